@@ -1,0 +1,1 @@
+"""The GPU partition operator."""

@@ -1,0 +1,44 @@
+"""Every name that other programs, manifests and people rely on, in one place. A name in here is for ever."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+GROUP: Final = "gpupartition.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+
+OPERATOR_NAMESPACE: Final = "gpupartition-system"
+FREEZE_CONFIG_MAP: Final = "gpupartition-freeze"
+FIELD_MANAGER: Final = "gpupartition"
+
+# Labels: what a node or an object is assigned to.
+LAYOUT: Final = f"{GROUP}/layout"
+DRIVER: Final = f"{GROUP}/driver"
+RETAINED: Final = f"{GROUP}/retained"
+
+# Annotations that the operator writes.
+STEP: Final = f"{GROUP}/step"
+FINGERPRINT: Final = f"{GROUP}/fingerprint"
+LAST_USED: Final = f"{GROUP}/last-used"
+FULL_NODE_NAME: Final = f"{GROUP}/node"
+
+# Annotations and labels by which people ask for something. Any new value asks anew; the operator never removes one.
+RETRY: Final = f"{GROUP}/retry"
+ACCEPT_NO_ROLLBACK: Final = f"{GROUP}/accept-no-rollback"
+SKIP: Final = f"{GROUP}/skip"
+
+FINALIZER: Final = f"{GROUP}/in-flight"
+
+# The taint that a quiesced node's devices carry.
+TAINT_KEY: Final = f"{GROUP}/repartitioning"
+
+
+def taint_rule(node: str, uid: str) -> str:
+    """Name of the one DeviceTaintRule that may exist for a node: fixed, so that creating it twice is a conflict.
+
+    The UID keeps a node that came back under its old name apart from the one before. The whole node name stands in the annotation
+    `gpupartition.dev/node`, because it may be cut off here.
+    """
+    return f"gpp-{node[:40].rstrip('-.')}-{hashlib.sha256(uid.encode()).hexdigest()[:10]}"
