@@ -1,0 +1,1 @@
+"""One file per driver: what its layouts are, how a node is told, what it then publishes."""

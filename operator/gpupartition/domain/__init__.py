@@ -1,0 +1,1 @@
+"""What should happen: pure decisions over snapshots. No I/O, no clock, no chance."""

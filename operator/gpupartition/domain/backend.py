@@ -1,0 +1,148 @@
+"""What the operator asks of a driver. Nobody outside a backend knows which driver it is.
+
+A layout becomes *content-addressed config* (objects that never change, named by their fingerprint) and a node carries one *assignment*
+that says which config it uses. Applying a layout is writing the assignment; rolling back is writing the former one.
+Backends are pure: they look at objects that were read, and return data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from gpupartition.api.v1alpha1 import Assigned, DriverSpec, PolicySpec
+from gpupartition.domain.effects import Effect
+from gpupartition.domain.pool import Pool
+
+Object = Mapping[str, Any]
+
+
+class Turn(StrEnum):
+    """Who has to do something about a problem."""
+
+    USER = "User"
+    CLUSTER = "Cluster"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Why something cannot be: where, why, what to do. `reason` is the condition's reason, CamelCase."""
+
+    reason: str
+    at: str
+    why: str
+    fix: str
+    turn: Turn = Turn.USER
+
+    def __str__(self) -> str:
+        return f"{self.at}: {self.why}; {self.fix}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """What a backend may look at beside one node: all DaemonSets and ControllerRevisions of the driver's namespace.
+
+    `dropped` are the fields that the API server silently drops, found by a dry run (only for backends that write slices).
+    """
+
+    daemon_sets: Sequence[Object] = ()
+    controller_revisions: Sequence[Object] = ()
+    dropped: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """One node as read: the Node, the driver's ResourceSlices on it, and the pods in the driver's namespace on it."""
+
+    node: Object
+    slices: Sequence[Object] = ()
+    pods: Sequence[Object] = ()
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return str(self.node["metadata"]["name"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """A layout made concrete for a node: what it is called, which objects carry it, which value assigns it, what it will publish.
+
+    `assignment` None means that the node carries no value of ours: it runs the base.
+    """
+
+    fingerprint: str
+    assignment: str | None
+    pool: Pool
+    objects: Sequence[Object] = ()
+
+    def assigned(self, revision: str = "") -> Assigned:
+        """As it stands in a node's record."""
+        return Assigned(
+            fingerprint=self.fingerprint, assignment=self.assignment, pool=self.pool.to_json(), revision=revision
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What the node says now.
+
+    `assignment` and `step` are the value and the step that it carries; `running` is the fingerprint of what its driver really runs
+    ("" when no driver pod runs or it cannot be told); `ready` whether the driver that belongs to `assignment` is up; `plugin` is the
+    pod that would have to go for the driver to start anew.
+    """
+
+    assignment: str | None
+    step: str
+    running: str
+    ready: bool
+    pool: Pool
+    plugin: Object | None = None
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+class Backend(Protocol):
+    """One driver. All methods are pure and cheap enough for 5,000 nodes."""
+
+    def pool_name(self, driver: DriverSpec, node: str) -> str:
+        """Name of the pool that this driver publishes for the node."""
+
+    def driver_name(self, driver: DriverSpec, cluster: Cluster) -> str:
+        """The DRA driver name, as in `spec.driver` of a ResourceSlice. Raises Refused when it cannot be read."""
+
+    def namespace(self, driver: DriverSpec) -> str:
+        """Where the driver's DaemonSets and pods are; "" when there are none."""
+
+    def preflight(self, driver: DriverSpec, cluster: Cluster) -> Sequence[Problem]:
+        """What is wrong with the driver's installation, whatever the policy says."""
+
+    def compile(self, driver: DriverSpec, policy: PolicySpec, node: Object, cluster: Cluster) -> Config:
+        """The config of this policy for this node. Raises Refused with all problems found."""
+
+    def way_back(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Config:
+        """The config that brings the node back to what it publishes now. Raises Refused (NoWayBack) where there is none."""
+
+    def observe(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Observation:
+        """What the node says now."""
+
+    def disturbs(self, now: Pool, then: Pool) -> frozenset[str]:
+        """Names of present devices that a change from `now` to `then` takes away from whoever holds them."""
+
+    def assign(self, driver: DriverSpec, facts: NodeFacts, to: Assigned, step: str, generation: int) -> Effect | None:
+        """The next write towards the assignment, for this step; None when all is written. The first one uses the step up."""
+
+    def cancel(self, driver: DriverSpec, facts: NodeFacts, step: str) -> Effect | None:
+        """The write that uses the step up and changes nothing else; None when it is used up already."""
+
+    def repair(self, driver: DriverSpec, facts: NodeFacts, current: Assigned, generation: int) -> Effect | None:
+        """The next write that restores what the operator itself publishes for a node at rest; None for drivers that publish themselves."""
+
+
+class Refused(Exception):  # noqa: N818  (reads as what happened)
+    """The policy or the installation asks for something that cannot be."""
+
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__("; ".join(str(p) for p in problems))
+        self.problems = problems

@@ -1,0 +1,104 @@
+"""What may be written, as data. controller/actuator.py has one short function for each.
+
+Each carries the proof that nothing has changed since it was decided: the resourceVersion or UID of the object as it was read *before* the
+node's record was read. A write that fails its proof (409, 404) is no error: the node is looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Body = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchNode:
+    """One JSON patch of the Node under its resourceVersion: labels and annotations set, or removed where the value is None."""
+
+    node: str
+    resource_version: str
+    labels: Mapping[str, str | None] = field(default_factory=dict)
+    annotations: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTaintRule:
+    """Create the node's DeviceTaintRule, still without effect: an inert rule that comes too late harms nobody."""
+
+    name: str
+    node: str
+    uid: str
+    driver: str
+    pool: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivateTaintRule:
+    """Give the rule its NoSchedule effect, by a PUT of the rule as it was read."""
+
+    rule: Body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTaintRule:
+    """Delete the rule under UID and resourceVersion: a late delete must not hit the rule of the next attempt."""
+
+    name: str
+    uid: str
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletePod:
+    """Delete one driver pod, by UID, so that the driver starts anew with what it has been assigned."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnsureConfig:
+    """Create a config object, or touch its last-used annotation under its resourceVersion (`present` is the object as read)."""
+
+    kind: str
+    body: Body
+    present: Body | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateSlice:
+    """Create a ResourceSlice of our own; its name is fixed, so an old attempt that comes too late is a conflict."""
+
+    body: Body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutSlice:
+    """Replace a ResourceSlice of our own under the resourceVersion in its body."""
+
+    body: Body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteSlice:
+    """Delete a ResourceSlice of our own under UID and resourceVersion."""
+
+    name: str
+    uid: str
+    resource_version: str
+
+
+Effect = (
+    PatchNode
+    | CreateTaintRule
+    | ActivateTaintRule
+    | DeleteTaintRule
+    | DeletePod
+    | EnsureConfig
+    | CreateSlice
+    | PutSlice
+    | DeleteSlice
+)

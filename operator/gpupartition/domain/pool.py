@@ -1,0 +1,160 @@
+"""A pool as the scheduler sees it: devices and shared counters, read from ResourceSlices or compiled from a layout.
+
+Follows the allocator's rules for pools (k8s.io/dynamic-resource-allocation, structured: GatherPools): the highest generation counts, the pool
+is usable only when all slices of it are there, and one bad reference makes all of it invalid.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpupartition.domain import quantity
+
+Amounts = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One device: what it has, what it takes from which counter set, and whether several claims may share it.
+
+    `attributes` and `request_policy` are kept as the API writes them (`{"index": {"int": 0}}`, `{"memory": {"default": "40Gi", ...}}`).
+    """
+
+    name: str
+    capacity: Amounts = field(default_factory=dict)
+    costs: Mapping[str, Amounts] = field(default_factory=dict)
+    shared: bool = False
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    request_policy: Mapping[str, Any] = field(default_factory=dict)
+
+    def hardware(self) -> tuple[Any, ...]:
+        """What the device is, without its labels: two devices that agree here are the same thing to whoever holds one."""
+        return self.name, dict(self.capacity), {k: dict(v) for k, v in self.costs.items()}, self.shared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """All devices of one (driver, pool name), in the order in which the scheduler tries them."""
+
+    devices: tuple[Device, ...] = ()
+    counters: Mapping[str, Amounts] = field(default_factory=dict)
+    generation: int = 0
+    problem: str = ""
+
+    @property
+    def usable(self) -> bool:
+        """Whether the scheduler would allocate from it. An absent pool is usable: there is nothing to get wrong."""
+        return not self.problem
+
+    def equals(self, other: Pool) -> bool:
+        """The same devices in the same order at the same cost: what verifying a change asks for. Attributes, taints, versions are free."""
+        return (
+            self.usable
+            and other.usable
+            and [d.hardware() for d in self.devices] == [d.hardware() for d in other.devices]
+            and {k: dict(v) for k, v in self.counters.items()} == {k: dict(v) for k, v in other.counters.items()}
+        )
+
+    def same_shape(self, other: Pool) -> bool:
+        """The same partitions of the same parents, whatever their bytes: a driver that rounds memory differently has not drifted."""
+        return self.usable and other.usable and self._shape() == other._shape()
+
+    def _shape(self) -> list[tuple[str, tuple[str, ...]]]:
+        return sorted((d.name, tuple(sorted(d.costs))) for d in self.devices)
+
+    def vanishing(self, then: Pool) -> frozenset[str]:
+        """Names of the devices that are gone, or are something else, in `then`. A held device among them would over-commit its GPU."""
+        kept = {d.name: d.hardware() for d in then.devices}
+        return frozenset(d.name for d in self.devices if kept.get(d.name) != d.hardware())
+
+    def to_json(self) -> str:
+        """Canonical text: equal pools give equal text."""
+        body: dict[str, Any] = {
+            "devices": [_device_to_json(d) for d in self.devices],
+            "counters": {name: {c: str(v) for c, v in amounts.items()} for name, amounts in self.counters.items()},
+        }
+        return json.dumps(body, sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Pool:
+        """The pool that `to_json` wrote; the empty text is the empty pool."""
+        body = json.loads(text or "{}")
+        return cls(
+            devices=tuple(_device_from_json(d) for d in body.get("devices", ())),
+            counters={
+                name: {c: int(v) for c, v in amounts.items()} for name, amounts in body.get("counters", {}).items()
+            },
+        )
+
+    @classmethod
+    def read(cls, slices: Iterable[Mapping[str, Any]]) -> Pool:
+        """What the scheduler makes of these ResourceSlices, all of one driver and one pool (an empty iterable: the empty pool)."""
+        ordered = sorted(slices, key=lambda s: str(s["metadata"]["name"]))
+        generation = max((int(s["spec"]["pool"]["generation"]) for s in ordered), default=0)
+        current = [s["spec"] for s in ordered if int(s["spec"]["pool"]["generation"]) == generation]
+        counters: dict[str, Amounts] = {}
+        devices: list[Device] = []
+        problems: list[str] = []
+        for spec in current:
+            for counter_set in spec.get("sharedCounters", ()):
+                if counter_set["name"] in counters:
+                    problems.append(f"counter set {counter_set['name']} is there twice")
+                counters[counter_set["name"]] = _amounts(counter_set["counters"])
+            devices += [read_device(d) for d in spec.get("devices", ())]
+        counts = {int(spec["pool"]["resourceSliceCount"]) for spec in current}
+        if counts and counts != {len(current)}:
+            wanted = "/".join(str(c) for c in sorted(counts))
+            problems.append(f"{len(current)} of {wanted} slices of generation {generation} are there")
+        names = [d.name for d in devices]
+        problems += [f"device {name} is there twice" for name in sorted({n for n in names if names.count(n) > 1})]
+        for device in devices:
+            for name, cost in device.costs.items():
+                missing = sorted(set(cost) - set(counters.get(name, ())))
+                if missing:
+                    problems.append(
+                        f"device {device.name} draws on counter {missing[0]} of {name}, which does not exist"
+                    )
+        return cls(devices=tuple(devices), counters=counters, generation=generation, problem="; ".join(problems[:3]))
+
+
+def read_device(device: Mapping[str, Any]) -> Device:
+    """One entry of `spec.devices`."""
+    return Device(
+        name=device["name"],
+        capacity=_amounts(device.get("capacity", {})),
+        costs={c["counterSet"]: _amounts(c["counters"]) for c in device.get("consumesCounters", ())},
+        shared=bool(device.get("allowMultipleAllocations", False)),
+        attributes=device.get("attributes", {}),
+        request_policy={k: v["requestPolicy"] for k, v in device.get("capacity", {}).items() if "requestPolicy" in v},
+    )
+
+
+def _amounts(values: Mapping[str, Mapping[str, Any]]) -> Amounts:
+    return {name: quantity.parse(str(value["value"])) for name, value in values.items()}
+
+
+def _device_to_json(device: Device) -> dict[str, Any]:
+    body: dict[str, Any] = {"name": device.name, "capacity": {k: str(v) for k, v in device.capacity.items()}}
+    if device.costs:
+        body["costs"] = {name: {c: str(v) for c, v in cost.items()} for name, cost in device.costs.items()}
+    if device.shared:
+        body["shared"] = True
+    if device.attributes:
+        body["attributes"] = device.attributes
+    if device.request_policy:
+        body["requestPolicy"] = device.request_policy
+    return body
+
+
+def _device_from_json(body: Mapping[str, Any]) -> Device:
+    return Device(
+        name=body["name"],
+        capacity={k: int(v) for k, v in body["capacity"].items()},
+        costs={name: {c: int(v) for c, v in cost.items()} for name, cost in body.get("costs", {}).items()},
+        shared=body.get("shared", False),
+        attributes=body.get("attributes", {}),
+        request_policy=body.get("requestPolicy", {}),
+    )

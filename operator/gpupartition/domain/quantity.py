@@ -1,0 +1,38 @@
+"""Kubernetes quantities, by its own grammar and range (apimachinery `resource.Quantity`): int64, fractions rounded up as `Value()` does."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Final
+
+INT64_MAX: Final = 2**63 - 1
+
+_GRAMMAR: Final = re.compile(r"([+-]?)([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,3})?", re.ASCII)
+_BINARY: Final = {f"{letter}i": Fraction(1024) ** power for power, letter in enumerate("KMGTPE", start=1)}
+_DECIMAL: Final = {
+    "": Fraction(1), "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000),
+    **{letter: Fraction(1000) ** power for power, letter in enumerate("kMGTPE", start=1)},
+}  # fmt: skip
+
+
+def parse(text: str) -> int:
+    """`"80Gi"` -> 85899345920. Raises ValueError, naming the text, for what the API server would refuse or cannot hold."""
+    match = _GRAMMAR.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a Kubernetes quantity; write for example 40Gi, 1500M or 100")
+    sign, digits, suffix = match.group(1), match.group(2), match.group(3) or ""
+    scale = _BINARY.get(suffix) or _DECIMAL.get(suffix)
+    exact = Fraction(digits) * (scale if scale is not None else Fraction(10) ** int(suffix[1:]))
+    value = -(-exact.numerator // exact.denominator)
+    if value > INT64_MAX:
+        raise ValueError(f"{text!r} does not fit into 64 bits; the largest quantity is {INT64_MAX}")
+    return -value if sign == "-" else value
+
+
+def render(value: int) -> str:
+    """The shortest exact spelling: binary suffix where it divides, as memory is written; otherwise plain digits. 85899345920 -> "80Gi"."""
+    for suffix, scale in reversed(_BINARY.items()):
+        if value and value % scale.numerator == 0:
+            return f"{value // scale.numerator}{suffix}"
+    return str(value)
