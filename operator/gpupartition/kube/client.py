@@ -1,0 +1,331 @@
+"""One asynchronous client of the API server, in raw JSON.
+
+Typed models would cost ten times the time per ResourceSlice and drop what they do not know when an object is written
+back, so objects are plain dicts, exactly as the server sends them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import aiohttp
+
+from gpupartition.kube.credentials import Credentials, credentials
+from gpupartition.kube.errors import ApiError, Gone, TooManyRequests, Unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+    from gpupartition.kube.kinds import Kind
+
+log = logging.getLogger(__name__)
+
+Object = dict[str, Any]
+
+_JSON: Final = "application/json"
+_JSON_PATCH: Final = "application/json-patch+json"
+_MERGE_PATCH: Final = "application/merge-patch+json"
+_APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
+
+_ATTEMPTS: Final = (
+    4  # with the pauses below some three seconds: a restarting API server is a matter for the caller's back-off
+)
+_FIRST_PAUSE: Final = 0.2  # seconds, doubled each time
+_LONGEST_PAUSE: Final = 10.0  # seconds; a server that asks for more patience is overloaded, and its caller should know
+
+_CONNECT: Final = 10.0  # seconds
+_SILENCE: Final = 75.0  # seconds without a byte on a watch; servers send a bookmark each minute
+_WATCH: Final = (300, 600)  # seconds after which the server ends a watch, drawn so that not all end at once
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All objects of a list, and the resourceVersion from which a watch goes on."""
+
+    items: list[Object]
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    method: str
+    what: str  # for people: "patch pods/status default/web"
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: object = None
+    content: str = _JSON
+
+
+class Client:
+    """Speaks to one API server. Reads are tried again a few times, writes never: only the caller knows if that is safe.
+
+    Every method raises ApiError: the subclass by status, Unreachable when there was no answer.
+    """
+
+    def __init__(self, way_in: Credentials, session: aiohttp.ClientSession, user_agent: str, patience: float) -> None:
+        self._credentials = way_in
+        self._session = session
+        self._user_agent = user_agent
+        self._patience = patience
+        self._warned: set[str] = set()
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls,
+        kubeconfig: Path | str | None = None,
+        context: str | None = None,
+        *,
+        user_agent: str = "",
+        patience: float = 15.0,
+    ) -> AsyncIterator[Client]:
+        """Log in; nothing is asked of the server yet. `patience`: seconds for one request and its answer."""
+        user_agent = user_agent or f"gpupartition/{_own_version()}"
+        async with credentials(kubeconfig, context) as way_in, way_in.session(user_agent) as session:
+            yield cls(way_in, session, user_agent, patience)
+
+    @property
+    def server(self) -> str:
+        """URL of the API server."""
+        return self._credentials.server
+
+    def session(self) -> aiohttp.ClientSession:
+        """Open another session with the same credentials, for a framework that wants to own (and close) one."""
+        return self._credentials.session(self._user_agent)
+
+    async def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
+        """Read one object, live."""
+        what = f"get {kind} {_at(namespace, name)}"
+        return await self._read(_Request(method="GET", what=what, path=kind.path(namespace, name)))
+
+    async def list(
+        self,
+        kind: Kind,
+        *,
+        namespace: str | None = None,
+        field_selector: str = "",
+        label_selector: str = "",
+        page: int = 500,
+    ) -> Listing:
+        """Read all that match as of one moment, `page` at a time; of all namespaces when none is given."""
+        what = f"list {kind} {_at(namespace)}".rstrip()
+        ask = _Request(method="GET", what=what, path=kind.path(namespace))
+        wanted = _selectors(field_selector, label_selector)
+        items: list[Object] = []
+        token = ""
+        while True:
+            query = wanted | ({"limit": str(page)} if page else {}) | ({"continue": token} if token else {})
+            try:
+                answer = await self._read(replace(ask, query=query))
+            except Gone:
+                if not token:
+                    raise
+                # Reading the pages took longer than the server remembers. An answer in one piece cannot grow too old.
+                items, token, page = [], "", 0
+                continue
+            of = {"apiVersion": answer["apiVersion"], "kind": answer["kind"].removesuffix("List")}
+            items += [of | item for item in answer.get("items") or ()]
+            token = answer["metadata"].get("continue", "")
+            if not token:
+                return Listing(items, answer["metadata"]["resourceVersion"])
+
+    async def create(self, kind: Kind, body: Object, *, namespace: str | None = None, dry_run: bool = False) -> Object:
+        """Create; Conflict with reason ``AlreadyExists`` when the name is taken."""
+        meta = body["metadata"]
+        namespace = namespace or meta.get("namespace")
+        what = f"create {kind} {_at(namespace, meta.get('name') or meta.get('generateName', ''))}"
+        path = kind.path(namespace)
+        return await self._write(_Request(method="POST", what=what, path=path, query=_dry(dry_run), body=body))
+
+    async def replace(self, kind: Kind, body: Object, *, subresource: str = "") -> Object:
+        """PUT `body`; a resourceVersion in its metadata makes it compare-and-swap: Conflict when somebody was faster."""
+        meta = body["metadata"]
+        what = f"replace {_sub(kind, subresource)} {_at(meta.get('namespace'), meta['name'])}"
+        path = kind.path(meta.get("namespace"), meta["name"], subresource)
+        return await self._write(_Request(method="PUT", what=what, path=path, body=body))
+
+    async def patch(  # noqa: PLR0913 - the API's own questions
+        self,
+        kind: Kind,
+        name: str,
+        patch: Sequence[object] | Mapping[str, object],
+        *,
+        namespace: str | None = None,
+        subresource: str = "",
+        dry_run: bool = False,
+    ) -> Object:
+        """Patch: a list is a JSON patch, a dict a merge patch (``metadata.resourceVersion`` in it is a precondition)."""
+        what = f"patch {_sub(kind, subresource)} {_at(namespace, name)}"
+        path = kind.path(namespace, name, subresource)
+        content = _MERGE_PATCH if isinstance(patch, Mapping) else _JSON_PATCH
+        return await self._write(
+            _Request(method="PATCH", what=what, path=path, query=_dry(dry_run), body=patch, content=content)
+        )
+
+    async def apply(  # noqa: PLR0913 - the API's own questions
+        self,
+        kind: Kind,
+        body: Object,
+        *,
+        field_manager: str,
+        force: bool = False,
+        dry_run: bool = False,
+        subresource: str = "",
+    ) -> Object:
+        """Server-side apply. Conflict, with causes, when another manager owns a field and `force` is not given."""
+        meta = body["metadata"]
+        what = f"apply {_sub(kind, subresource)} {_at(meta.get('namespace'), meta['name'])}"
+        path = kind.path(meta.get("namespace"), meta["name"], subresource)
+        query = {"fieldManager": field_manager, "force": str(force).lower()} | _dry(dry_run)
+        return await self._write(_Request(method="PATCH", what=what, path=path, query=query, body=body, content=_APPLY))
+
+    async def delete(  # noqa: PLR0913 - the API's own questions
+        self,
+        kind: Kind,
+        name: str,
+        *,
+        namespace: str | None = None,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        grace_seconds: int | None = None,
+    ) -> None:
+        """Delete, if `uid` and `resource_version` are still those (else Conflict).
+
+        The object stays for as long as its finalizers and its grace period say.
+        """
+        known = {"uid": uid, "resourceVersion": resource_version}
+        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        if preconditions := {name: value for name, value in known.items() if value is not None}:
+            options["preconditions"] = preconditions
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        what = f"delete {kind} {_at(namespace, name)}"
+        await self._write(_Request(method="DELETE", what=what, path=kind.path(namespace, name), body=options))
+
+    async def delete_collection(
+        self, kind: Kind, *, namespace: str | None = None, field_selector: str = "", label_selector: str = ""
+    ) -> None:
+        """Delete all that match."""
+        what = f"delete all {kind} {_at(namespace)}".rstrip()
+        query = _selectors(field_selector, label_selector)
+        await self._write(_Request(method="DELETE", what=what, path=kind.path(namespace), query=query))
+
+    async def watch(
+        self,
+        kind: Kind,
+        *,
+        resource_version: str,
+        namespace: str | None = None,
+        field_selector: str = "",
+        label_selector: str = "",
+    ) -> AsyncIterator[tuple[str, Object]]:
+        """Yield (``ADDED`` | ``MODIFIED`` | ``DELETED`` | ``BOOKMARK``, object) from just after `resource_version`.
+
+        Ends when the server ends it, after 5 to 10 minutes: go on from the last version seen. Raises Gone when that
+        version is too old by now.
+        """
+        what = f"watch {kind} {_at(namespace)}".rstrip()
+        query = _selectors(field_selector, label_selector) | {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(random.randint(*_WATCH)),  # noqa: S311 - spreads load, keeps no secret
+        }
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=_SILENCE)
+        try:
+            async with self._session.get(self.server + kind.path(namespace), params=query, timeout=limits) as response:
+                if response.status >= 400:
+                    raise _refusal(what, response, await response.text(errors="replace"))
+                async for line in response.content:
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        raise ApiError.of(what, event["object"].get("code", 500), event["object"])
+                    yield event["type"], event["object"]
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:  # ValueError: a line cut in the middle
+            raise _no_answer(what, error) from error
+
+    async def raw(self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: object = None) -> Any:  # noqa: ANN401 - whatever is there
+        """Ask for any path (``/version``, ``/readyz``, …); JSON comes parsed, all else as text."""
+        ask = _Request(method=method, what=f"{method} {path}", path=path, query=query or {}, body=body)
+        return await (self._read(ask) if method == "GET" else self._write(ask))
+
+    async def _read(self, ask: _Request) -> Object:
+        for attempt in range(1, _ATTEMPTS):
+            try:
+                return await self._once(ask)
+            except ApiError as error:
+                pause = float(error.details.get("retryAfterSeconds", _FIRST_PAUSE * 2**attempt))
+                passes = isinstance(error, Unreachable | TooManyRequests) or error.status == 503
+                if not passes or pause > _LONGEST_PAUSE:
+                    raise
+                await asyncio.sleep(pause * random.uniform(1, 1.5))  # noqa: S311 - never earlier than asked
+        return await self._once(ask)
+
+    async def _write(self, ask: _Request) -> Object:
+        # The server gives up when we do: what its caller has given up must not happen much later.
+        return await self._once(replace(ask, query={**ask.query, "timeout": f"{self._patience:g}s"}))
+
+    async def _once(self, ask: _Request) -> Object:
+        try:
+            async with self._session.request(
+                ask.method,
+                self.server + ask.path,
+                params=ask.query,
+                data=None if ask.body is None else json.dumps(ask.body),
+                headers=None if ask.body is None else {"Content-Type": ask.content},
+                timeout=aiohttp.ClientTimeout(total=self._patience, sock_connect=_CONNECT),
+            ) as response:
+                text = await response.text(errors="replace")
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise _no_answer(ask.what, error) from error
+        if response.status >= 400:
+            raise _refusal(ask.what, response, text)
+        for warning in set(response.headers.getall("Warning", ())) - self._warned:
+            self._warned.add(warning)  # each once: a deprecated field would otherwise fill the log with every write
+            log.warning("%s: the API server warns: %s", ask.what, warning)
+        return cast("Object", json.loads(text) if response.content_type == _JSON else text)
+
+
+def _refusal(what: str, response: aiohttp.ClientResponse, text: str) -> ApiError:
+    error = ApiError.of(what, response.status, text)
+    if (asked := response.headers.get("Retry-After", "")).isdigit():
+        error.details.setdefault("retryAfterSeconds", int(asked))
+    return error
+
+
+def _no_answer(what: str, error: Exception) -> Unreachable:
+    why = "timed out" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+    return Unreachable(what, 0, "Unreachable", why)
+
+
+def _at(namespace: str | None, name: str = "") -> str:
+    return "/".join(part for part in (namespace, name) if part)
+
+
+def _sub(kind: Kind, subresource: str) -> str:
+    return f"{kind}/{subresource}" if subresource else str(kind)
+
+
+def _dry(dry_run: bool) -> dict[str, str]:
+    return {"dryRun": "All"} if dry_run else {}
+
+
+def _selectors(fields: str, labels: str) -> dict[str, str]:
+    given = {"fieldSelector": fields, "labelSelector": labels}
+    return {name: value for name, value in given.items() if value}
+
+
+def _own_version() -> str:
+    try:
+        return version("gpupartition")
+    except PackageNotFoundError:
+        return "dev"  # run from a checkout that was never installed

@@ -1,0 +1,111 @@
+"""Where the API server is and who we are there: kubeconfig or service account, kept fresh while tokens rotate."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import aiohttp
+from kubernetes.aio import config
+from kubernetes.aio.client import Configuration
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from kubernetes.aio.config.kube_config import KubeConfigLoader
+
+_SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+# One line of a watch is one object: etcd takes 1.5 MiB and JSON is wordier than what it stores. aiohttp accepts twice this.
+_LONGEST_LINE: Final = 4 * 2**20
+
+
+class Credentials:
+    """A server and a way in. Its sessions put the current token on each request, so they outlive its rotation."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+        self._tls = self._tls_context() if self.server.startswith("https:") else None
+
+    @property
+    def server(self) -> str:
+        """URL of the API server, without a slash at its end."""
+        return str(self._configuration.host).rstrip("/")
+
+    def session(self, user_agent: str) -> aiohttp.ClientSession:
+        """Open one more session with these credentials; whoever asks for it closes it."""
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=self._tls if self._tls is not None else True),
+            headers={"User-Agent": user_agent, "Accept": "application/json"},
+            middlewares=(self._authorize,),
+            proxy=self._configuration.proxy,
+            trust_env=True,
+            read_bufsize=_LONGEST_LINE,
+        )
+
+    async def _authorize(
+        self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        token = (await self._configuration.auth_settings()).get("BearerToken")
+        if token and token["value"]:
+            request.headers["Authorization"] = token["value"].strip()
+        if self._configuration.tls_server_name:
+            request.server_hostname = self._configuration.tls_server_name
+        return await send(request)
+
+    def _tls_context(self) -> ssl.SSLContext:
+        given = self._configuration
+        context = ssl.create_default_context(cafile=given.ssl_ca_cert)
+        if given.cert_file:
+            context.load_cert_chain(given.cert_file, given.key_file)
+        if not given.verify_ssl:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        # Authorities of many clusters lack extensions that Python 3.13 began to insist on; kubectl does not ask for them.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        return context
+
+
+@asynccontextmanager
+async def credentials(kubeconfig: Path | str | None = None, context: str | None = None) -> AsyncIterator[Credentials]:
+    """Find the way in: the file given, else the pod's service account, else ``$KUBECONFIG`` or ``~/.kube/config``.
+
+    Raises FileNotFoundError where there is none, kubernetes' ConfigException where it makes no sense.
+    """
+    configuration = Configuration()
+    if kubeconfig is None and context is None and _in_a_pod():
+        config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+        yield Credentials(configuration)
+        return
+    files = str(kubeconfig or os.environ.get("KUBECONFIG") or Path("~", ".kube", "config"))
+    if not _exists(files):
+        raise FileNotFoundError(f"no kubeconfig at {files}: name one, set KUBECONFIG, or run in a pod with an account")
+    # Not persisted: a refreshed token belongs to this process, the file to its owner.
+    loader: KubeConfigLoader = await config.load_kube_config(  # type: ignore[no-untyped-call]
+        files, context=context, client_configuration=configuration, persist_config=False
+    )
+    refreshing = asyncio.create_task(config.refresh_token(loader, configuration)) if _expires(loader) else None  # type: ignore[no-untyped-call]
+    try:
+        yield Credentials(configuration)
+    finally:
+        if refreshing is not None:
+            refreshing.cancel()
+            with suppress(asyncio.CancelledError):
+                await refreshing
+
+
+def _in_a_pod() -> bool:
+    return _SERVICE_ACCOUNT.exists() and "KUBERNETES_SERVICE_HOST" in os.environ
+
+
+def _exists(files: str) -> bool:
+    return any(Path(file).expanduser().exists() for file in files.split(os.pathsep) if file)
+
+
+def _expires(loader: KubeConfigLoader) -> bool:
+    """Tell whether the token is a short-lived one, from a plugin or from a cloud's own provider."""
+    user = loader._user  # noqa: SLF001 - the loader has no public way to ask, and its own refresh reads the same
+    return loader.provider == "gcp" or (user is not None and "exec" in user)
