@@ -22,7 +22,7 @@ from gpupartition.kube.credentials import Credentials, credentials
 from gpupartition.kube.errors import ApiError, Gone, TooManyRequests, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
     from pathlib import Path
 
     from gpupartition.kube.kinds import Kind
@@ -116,27 +116,45 @@ class Client:
         label_selector: str = "",
         page: int = 500,
     ) -> Listing:
-        """Read all that match as of one moment, `page` at a time; of all namespaces when none is given."""
-        what = f"list {kind} {_at(namespace)}".rstrip()
-        ask = _Request(method="GET", what=what, path=kind.path(namespace))
-        wanted = _selectors(field_selector, label_selector)
-        items: list[Object] = []
-        token = ""
+        """Read all that match, as of one moment; of all namespaces when none is given."""
         while True:
-            query = wanted | ({"limit": str(page)} if page else {}) | ({"continue": token} if token else {})
+            items: list[Object] = []
+            version = ""
             try:
-                answer = await self._read(replace(ask, query=query))
+                async for part in self.pages(
+                    kind, namespace=namespace, field_selector=field_selector, label_selector=label_selector, page=page
+                ):
+                    items += part.items
+                    version = part.resource_version
             except Gone:
-                if not token:
+                if not page:
                     raise
-                # Reading the pages took longer than the server remembers. An answer in one piece cannot grow too old.
-                items, token, page = [], "", 0
-                continue
+                page = 0  # reading the pages took longer than the server remembers; one piece cannot grow too old
+            else:
+                return Listing(items, version)
+
+    async def pages(
+        self,
+        kind: Kind,
+        *,
+        namespace: str | None = None,
+        field_selector: str = "",
+        label_selector: str = "",
+        page: int = 500,
+    ) -> AsyncGenerator[Listing]:
+        """Read all that match, as of one moment, `page` at a time (0: all at once).
+
+        Raises Gone when the server forgot that moment before the last page: what came before is a part of the truth.
+        """
+        ask = _Request(method="GET", what=f"list {kind} {_at(namespace)}".rstrip(), path=kind.path(namespace))
+        query = _selectors(field_selector, label_selector) | ({"limit": str(page)} if page else {})
+        token: str | None = ""
+        while token is not None:
+            answer = await self._read(replace(ask, query=query | ({"continue": token} if token else {})))
             of = {"apiVersion": answer["apiVersion"], "kind": answer["kind"].removesuffix("List")}
-            items += [of | item for item in answer.get("items") or ()]
-            token = answer["metadata"].get("continue", "")
-            if not token:
-                return Listing(items, answer["metadata"]["resourceVersion"])
+            meta = answer["metadata"]
+            token = meta.get("continue") or None
+            yield Listing([of | item for item in answer.get("items") or ()], meta["resourceVersion"])
 
     async def create(self, kind: Kind, body: Object, *, namespace: str | None = None, dry_run: bool = False) -> Object:
         """Create; Conflict with reason ``AlreadyExists`` when the name is taken."""
@@ -227,7 +245,7 @@ class Client:
         namespace: str | None = None,
         field_selector: str = "",
         label_selector: str = "",
-    ) -> AsyncIterator[tuple[str, Object]]:
+    ) -> AsyncGenerator[tuple[str, Object]]:
         """Yield (``ADDED`` | ``MODIFIED`` | ``DELETED`` | ``BOOKMARK``, object) from just after `resource_version`.
 
         Ends when the server ends it, after 5 to 10 minutes: go on from the last version seen. Raises Gone when that

@@ -1,0 +1,183 @@
+"""A local copy of a kind, which tells what changed.
+
+List, then watch from there; after a cut go on from the last version seen. When the server does not remember that far back, list
+again and *replace*: what is no longer listed is reported as deleted, because no event will ever tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from gpupartition.kube.errors import ApiError, Gone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from gpupartition.kube.client import Client, Object
+    from gpupartition.kube.kinds import Kind
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_FIRST_PAUSE: Final = 0.1  # seconds, doubled with each failure in a row
+_LONGEST_PAUSE: Final = (
+    30.0  # seconds: the copy of an operator that was cut off is at most this much older than it need be
+)
+_LIST_AFTER: Final = 5  # failures in a row: perhaps the version we ask for never comes, as after a restore of etcd
+
+
+def key_of(obj: Object) -> str:
+    """Name an object within its kind: ``namespace/name``, or ``name`` where there is no namespace."""
+    meta = obj["metadata"]
+    return f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
+
+
+class Reflector(Generic[T]):
+    """The copy of one kind, or of the part of it that the selectors say.
+
+    `project` makes of each object what is kept of it: something small, frozen and comparable, or None for "not of interest". Put
+    the UID in where "the same" and "another of that name" must be told apart. `on_change(key, old, new)` is called after the copy
+    has changed, and only if the projection did; old is None for what is new, new is None for what is gone. Neither may block.
+
+    `indexes` names functions from a projection to the values under which it is to be found, so that looking up "everything on
+    this node" does not mean looking at everything.
+    """
+
+    def __init__(  # noqa: PLR0913 - what to copy, what to keep, whom to tell
+        self,
+        client: Client,
+        kind: Kind,
+        project: Callable[[Object], T | None],
+        on_change: Callable[[str, T | None, T | None], None] = lambda *_: None,
+        *,
+        namespace: str | None = None,
+        field_selector: str = "",
+        label_selector: str = "",
+        page: int = 250,
+        indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None,
+    ) -> None:
+        self.kind = kind
+        self.synced = asyncio.Event()
+        self.resource_version = ""  # last seen; empty: list before anything else
+        self.trouble: ApiError | None = None  # why the copy may be old; None while all is well
+        self.lists = 0  # complete ones
+        self._client = client
+        self._project = project
+        self._on_change = on_change
+        self._namespace = namespace
+        self._fields = field_selector
+        self._labels = label_selector
+        self._page = page
+        self._cache: dict[str, T] = {}
+        self._indexes = dict(indexes or {})
+        self._indexed: dict[str, dict[str, dict[str, T]]] = {name: {} for name in self._indexes}
+
+    def get(self, key: str) -> T | None:
+        """Look up one object by ``name`` or ``namespace/name``."""
+        return self._cache.get(key)
+
+    def values(self) -> Collection[T]:
+        """All objects, in no particular order; a view that changes with the next event."""
+        return self._cache.values()
+
+    def items(self) -> Collection[tuple[str, T]]:
+        """All objects with their keys; a view that changes with the next event."""
+        return self._cache.items()
+
+    def by(self, index: str, value: str) -> Collection[T]:
+        """Look up the objects that `index` files under `value`."""
+        return self._indexed[index].get(value, {}).values()
+
+    async def run(self) -> None:
+        """Keep the copy true, until cancelled. No answer of the server ends it; a mistake in a callback does."""
+        failures, page = 0, self._page
+        while True:
+            try:
+                if not self.resource_version:
+                    await self._list(page)
+                    page, self.trouble = self._page, None
+                async with aclosing(
+                    self._client.watch(
+                        self.kind,
+                        resource_version=self.resource_version,
+                        namespace=self._namespace,
+                        field_selector=self._fields,
+                        label_selector=self._labels,
+                    )
+                ) as events:
+                    async for kind, obj in events:
+                        self._see(kind, obj)
+                        failures, self.trouble = 0, None
+            except Gone as error:
+                log.info("%s: listing again", error)
+                if not self.resource_version:
+                    page = 0  # the pages took longer than the server remembers; one piece cannot grow too old
+                self.resource_version = ""
+            except ApiError as error:
+                log.warning("%s (the copy may be old; trying again)", error)
+                self.trouble = error
+            # A watch that its server ended is paused for too: a server that ends all watches at once is restarting.
+            await asyncio.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**failures) * random.uniform(0.5, 1))  # noqa: S311
+            failures = min(failures + 1, 20)
+            if failures % _LIST_AFTER == 0:
+                self.resource_version = ""
+
+    async def _list(self, page: int) -> None:
+        listed: set[str] = set()
+        version = ""
+        pages = self._client.pages(
+            self.kind,
+            namespace=self._namespace,
+            field_selector=self._fields,
+            label_selector=self._labels,
+            page=page,
+        )
+        async with aclosing(pages):
+            async for part in pages:  # kept page by page: a large cluster's slices would not fit into memory as JSON
+                version = part.resource_version
+                for obj in part.items:
+                    listed.add(key_of(obj))
+                    self._put(obj)
+        for key in sorted(self._cache.keys() - listed):
+            self._set(key, None)
+        self.resource_version = version
+        self.lists += 1
+        self.synced.set()
+
+    def _see(self, event: str, obj: Object) -> None:
+        if event == "DELETED":
+            self._set(key_of(obj), None)
+        elif event != "BOOKMARK":
+            self._put(obj)
+        self.resource_version = obj["metadata"]["resourceVersion"]
+
+    def _put(self, obj: Object) -> None:
+        self._set(key_of(obj), self._project(obj))
+
+    def _set(self, key: str, new: T | None) -> None:
+        old = self._cache.get(key)
+        if old == new:
+            return
+        if new is None:
+            del self._cache[key]
+        else:
+            self._cache[key] = new
+        for name, values_of in self._indexes.items():
+            self._file(self._indexed[name], key, values_of(old) if old is not None else (), None)
+            self._file(self._indexed[name], key, values_of(new) if new is not None else (), new)
+        self._on_change(key, old, new)
+
+    @staticmethod
+    def _file(index: dict[str, dict[str, T]], key: str, values: Iterable[str], obj: T | None) -> None:
+        for value in values:
+            if obj is not None:
+                index.setdefault(value, {})[key] = obj
+            elif value in index:
+                index[value].pop(key, None)
+                if not index[value]:
+                    del index[value]

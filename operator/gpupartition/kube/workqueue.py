@@ -1,0 +1,121 @@
+"""A queue of names: what is in it will be looked at, once, by one worker at a time.
+
+A name says only that something about it may have changed. The worker looks at the world as it is, so a hundred events about one
+name are one piece of work, and an event that comes while a worker is busy with that name is one more. Nothing else is promised
+and nothing else is needed: no order between names, no memory of how often or why.
+
+            add                    get                   done
+    idle ────────▶ waiting ─────────────────▶ busy ─────────────────▶ idle
+                    ▲                          │ add        done
+                    └──────────────────────── dirty ◀───── (dirty) ── waits again at once
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key")
+
+
+class ShutDown(Exception):  # noqa: N818 - an ending, not an error
+    """The queue hands out no more names."""
+
+
+class WorkQueue(Generic[Key]):
+    """Names waiting for a worker. Belongs to one event loop, whose clock it uses.
+
+    `first_retry` and `longest_retry` are seconds: after its n-th failure in a row a name waits between half of and the whole of
+    ``min(longest_retry, first_retry * 2 ** (n - 1))``.
+    """
+
+    def __init__(self, *, first_retry: float = 0.1, longest_retry: float = 300.0) -> None:
+        self._first_retry = first_retry
+        self._longest_retry = longest_retry
+        self._waiting: dict[Key, None] = {}  # a set that keeps its order, so that no name starves
+        self._busy: set[Key] = set()
+        self._dirty: set[Key] = set()
+        self._failures: dict[Key, int] = {}
+        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._ready = asyncio.Semaphore(0)  # counts the waiting
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closed = False
+
+    def __len__(self) -> int:
+        """How many names wait for a worker now (not those in a worker's hands, nor those due later)."""
+        return len(self._waiting)
+
+    def add(self, key: Key) -> None:
+        """Have `key` looked at as soon as a worker is free; if one is busy with it, once more afterwards."""
+        if self._closed or key in self._waiting:
+            return
+        if key in self._busy:
+            self._dirty.add(key)
+            return
+        self._waiting[key] = None
+        self._ready.release()
+
+    def add_after(self, key: Key, seconds: float) -> None:
+        """Have `key` looked at in `seconds`, or earlier if that was asked for already."""
+        if self._closed:
+            return
+        loop = asyncio.get_running_loop()
+        pending = self._timers.get(key)
+        if pending is not None:
+            if pending.when() <= loop.time() + seconds:
+                return
+            pending.cancel()
+        self._timers[key] = loop.call_later(seconds, self._due, key)
+
+    async def get(self) -> Key:
+        """Take the name that has waited longest; give it back with `done` or `failed`. Raises ShutDown."""
+        await self._ready.acquire()
+        if self._closed:
+            self._ready.release()  # wakes the next worker, which does the same
+            raise ShutDown
+        key = next(iter(self._waiting))
+        del self._waiting[key]
+        self._busy.add(key)
+        self._idle.clear()
+        return key
+
+    def done(self, key: Key) -> None:
+        """Give `key` back after good work: its failures are forgotten."""
+        self._failures.pop(key, None)
+        self._give_back(key)
+
+    def failed(self, key: Key) -> float:
+        """Give `key` back to be tried again later; returns in how many seconds (sooner if something changes)."""
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        # Beyond 2^20 the limit has long been reached; the bound only keeps the number finite.
+        pause = min(self._longest_retry, self._first_retry * 2.0 ** min(failures, 20)) * random.uniform(0.5, 1)  # noqa: S311
+        self._give_back(key)
+        self.add_after(key, pause)
+        return pause
+
+    async def shut_down(self) -> None:
+        """Hand out nothing any more, and wait until the workers have given back what they hold."""
+        self._closed = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._dirty.clear()
+        self._ready.release()
+        await self._idle.wait()
+
+    def _due(self, key: Key) -> None:
+        del self._timers[key]
+        self.add(key)
+
+    def _give_back(self, key: Key) -> None:
+        if key not in self._busy:
+            raise ValueError(f"{key!r} was given back without having been taken: call get() first, and give back once")
+        self._busy.discard(key)
+        if not self._busy:
+            self._idle.set()
+        if key in self._dirty:
+            self._dirty.discard(key)
+            self.add(key)
