@@ -1,7 +1,8 @@
-"""The kinds of gpupartition.dev/v1alpha1 as frozen pydantic models; crd.py makes the CRDs from them.
+"""The kinds of gpupartition.dev/v1alpha1 as frozen pydantic models; crd.py makes the CRDs from them, rules.py has their CEL rules.
 
-Field names are camelCase on the wire. The schema admits only what works: a field comes with its feature. No field's presence alone carries
-meaning, because client-side apply drops null structs. Versions only add fields.
+Field names are camelCase on the wire, and what stands below a field is what `kubectl explain` says of it. The schema admits only what
+works: a field comes with its feature. No field's presence alone carries meaning, because client-side apply drops null structs. Versions
+only add fields.
 """
 
 from __future__ import annotations
@@ -10,22 +11,53 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+
+from gpupartition.api import rules
+from gpupartition.api.rules import checks, fixed, keyed, member
 
 
 class Model(BaseModel):
-    """Base of every model here: camelCase on the wire, frozen, unknown fields refused."""
+    """Base of every model here: camelCase on the wire, frozen, unknown fields refused, fields described by the text below them."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+    )
+
+
+def _cut(limit: int) -> BeforeValidator:
+    """Shorten a text that people read: what happened must reach them, even where it is longer than the field."""
+    return BeforeValidator(
+        lambda text: text[: limit - 1] + "…" if isinstance(text, str) and len(text) > limit else text
+    )
 
 
 Name = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
-Subdomain = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
-Quantity = Annotated[str, Field(min_length=1, max_length=32)]
+_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+Subdomain = Annotated[str, Field(min_length=1, max_length=253, pattern=_SUBDOMAIN)]
+Quantity = Annotated[str, Field(min_length=1, max_length=32, json_schema_extra=checks(rules.QUANTITY))]
 LabelKey = Annotated[str, Field(min_length=1, max_length=317)]
 LabelValue = Annotated[str, Field(max_length=63)]
-NodeCount = int | str  # 3, or "10%" of the matching nodes
+CheckedLabelKey = Annotated[LabelKey, Field(json_schema_extra=checks(rules.LABEL_KEY))]
+CheckedLabelValue = Annotated[LabelValue, Field(json_schema_extra=checks(rules.LABEL_VALUE))]
+ProfileName = Annotated[str, Field(min_length=1, max_length=40)]
+Product = Annotated[str, Field(min_length=1, max_length=63)]
+CounterName = Annotated[str, Field(min_length=1, max_length=63)]
+CapacityName = Annotated[str, Field(min_length=1, max_length=96)]
+NodeCount = Annotated[int | str, Field(json_schema_extra=checks(rules.NODE_COUNT))]  # 3, or "10%" of the matching nodes
+
+# What the operator writes: bounded like everything else, never refused for its form.
+NodeName = Annotated[str, Field(max_length=253)]
+Uid = Annotated[str, Field(max_length=128)]
+Hash = Annotated[str, Field(max_length=64)]
+Reference = Annotated[str, Field(max_length=512)]
+Reason = Annotated[str, Field(max_length=128)]
+Message = Annotated[str, _cut(4096), Field(max_length=4096)]
 
 # ------------------------------------------------------------------------------------------------------------ GpuPartitionDriver
 
@@ -34,60 +66,97 @@ class DaemonSetRef(Model):
     """The DaemonSet that runs the driver's node plugin."""
 
     namespace: Name
-    name: Subdomain
+    """Namespace of the DaemonSet."""
+    name: Annotated[str, Field(min_length=1, max_length=236, pattern=_SUBDOMAIN)]
+    """Name of the DaemonSet; at most 236 characters, because each layout's DaemonSet is named after it with 17 more."""
 
 
 class ExampleDriverSpec(Model):
     """kubernetes-sigs/dra-example-driver: one DaemonSet per layout, made from the base's pod template."""
 
     daemon_set: DaemonSetRef
+    """The base: the DaemonSet that the driver was installed with. Its update strategy must be OnDelete, and it must not run on nodes that
+    carry the label gpupartition.dev/layout."""
     gpus_per_node: Annotated[int, Field(ge=1, le=64)]
+    """How many GPUs the driver simulates on each node."""
 
 
 class Placement(Model):
     """One place where a profile can be cut out of a GPU: what it takes from the GPU's counters."""
 
-    counters: Annotated[dict[Name, Quantity], Field(min_length=1, max_length=32)]
+    counters: Annotated[
+        dict[CounterName, Quantity], Field(min_length=1, max_length=32, json_schema_extra=checks(rules.COUNTER_NAMES))
+    ]
+    """How much of each of the GPU's counters a partition here takes: what two placements both take, they cannot have at once."""
 
 
 class Profile(Model):
     """A partition that a GPU of this inventory can be cut into; each placement is offered as one device."""
 
-    name: Annotated[str, Field(min_length=1, max_length=40)]
-    capacity: Annotated[dict[str, Quantity], Field(max_length=16)] = {}
+    name: ProfileName
+    """What layouts call it, such as 1g.10gb."""
+    capacity: Annotated[
+        dict[CapacityName, Quantity], Field(max_length=16, json_schema_extra=checks(rules.CAPACITY_NAMES))
+    ] = {}
+    """What a device of this profile has to offer, such as memory: 10Gi."""
     placements: Annotated[list[Placement], Field(min_length=1, max_length=32)]
+    """Every place where it can be cut."""
 
 
-class GpuGroup(Model):
-    """`count` equal GPUs; `counters` default to the memory alone."""
+class GpuGroup(Model, json_schema_extra=checks(rules.COUNTERS_KNOWN)):
+    """Equal GPUs."""
 
     count: Annotated[int, Field(ge=1, le=64)]
-    product: Annotated[str, Field(min_length=1, max_length=63)]
+    """How many there are on each node."""
+    product: Product
+    """What they are, as layouts match it and as the devices' attribute productName says."""
     memory: Quantity
-    counters: Annotated[dict[Name, Quantity], Field(max_length=32)] = {}
-    profiles: Annotated[list[Profile], Field(max_length=32)] = []
+    """Memory of one GPU, such as 80Gi."""
+    counters: Annotated[
+        dict[CounterName, Quantity], Field(max_length=32, json_schema_extra=checks(rules.COUNTER_NAMES))
+    ] = {}
+    """What the partitions of one GPU share; without any it is the memory alone."""
+    profiles: Annotated[list[Profile], Field(max_length=32, json_schema_extra=keyed("name"))] = []
+    """The partitions that one of these GPUs can be cut into, for layouts of type Choices."""
 
 
 class NodeLabelInventory(Model):
-    """Names of the node labels that say how many GPUs a node has, which, and with how much memory (a quantity, or MiB as a bare number)."""
+    """Names of the node labels that say how many GPUs a node has, which, and with how much memory."""
 
-    count: LabelKey
-    product: LabelKey
-    memory: LabelKey
+    count: CheckedLabelKey
+    """Label with the number of GPUs, such as nvidia.com/gpu.count."""
+    product: CheckedLabelKey
+    """Label with the product, such as nvidia.com/gpu.product."""
+    memory: CheckedLabelKey
+    """Label with the memory of one GPU: a quantity, or MiB as a bare number."""
 
 
-class Inventory(Model):
+class Inventory(Model, json_schema_extra=checks(rules.INVENTORY)):
     """Where the GPUs of a node are known from; exactly one of the two."""
 
     node_labels: NodeLabelInventory | None = None
-    gpus: Annotated[list[GpuGroup], Field(max_length=16)] = []
+    """From labels on the nodes."""
+    gpus: Annotated[list[GpuGroup], Field(max_length=8)] = []
+    """The same on every node: groups of equal GPUs, numbered in this order."""
 
 
 class PublishSpec(Model):
     """A DRA driver name that this operator owns: it writes the ResourceSlices itself."""
 
-    driver_name: Annotated[str, Field(min_length=1, max_length=63)]
+    driver_name: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=63,
+            pattern=_SUBDOMAIN,
+            json_schema_extra=checks(
+                fixed("slices and claims name it; make another GpuPartitionDriver for another driver name")
+            ),
+        ),
+    ]
+    """Name of the DRA driver, as DeviceClasses select it: device.driver == "gpu.example.org". Nothing else may publish under it. Immutable."""
     inventory: Inventory
+    """Where the GPUs of a node are known from."""
 
 
 class DriverType(StrEnum):
@@ -97,92 +166,144 @@ class DriverType(StrEnum):
     PUBLISH = "Publish"
 
 
-class DriverSpec(Model):
+class DriverSpec(
+    Model,
+    json_schema_extra=checks(
+        member("ExampleDriver", "exampleDriver", "{daemonSet: {namespace: ..., name: ...}, gpusPerNode: 8}"),
+        member("Publish", "publish", "{driverName: ..., inventory: ...}"),
+    ),
+):
     """How GPUs are driven, and what all policies together may cost."""
 
-    type: DriverType
+    type: Annotated[
+        DriverType,
+        Field(
+            json_schema_extra=checks(fixed("nodes rely on it; make another GpuPartitionDriver, and move its policies"))
+        ),
+    ]
+    """How the GPUs are driven: by ExampleDriver (kubernetes-sigs/dra-example-driver), or Publish: the operator writes the ResourceSlices of
+    a driver name of its own. Exactly the member of that name is set. Immutable."""
     example_driver: ExampleDriverSpec | None = None
+    """For type ExampleDriver: where it runs."""
     publish: PublishSpec | None = None
+    """For type Publish: the driver name, and where the GPUs are known from."""
     max_unavailable: NodeCount = "10%"
+    """How many nodes may be unavailable at once, over all policies of this driver: a number, or a percentage of all nodes that they match
+    (rounded down, at least 1). Nodes that are not Ready or cordoned count too."""
     quiesce: Literal["Auto", "DeviceTaint"] = "Auto"
+    """How new claims are kept from a node before it changes. DeviceTaint: by a DeviceTaintRule; Auto: by the best that the cluster has."""
 
 
 class Grant(Model):
     """One node's permission to be made unavailable; an entry of the ledger."""
 
-    node: str
-    uid: str
-    policy: str
-    token: str
+    node: NodeName
+    """The node."""
+    uid: Uid
+    """Its UID."""
+    policy: NodeName
+    """The policy that asked."""
+    token: Hash
+    """Random; the node's record holds the same as long as the grant is used."""
     since: datetime
+    """When it was granted."""
 
 
 class Condition(Model):
     """metav1.Condition."""
 
-    type: str
+    type: Annotated[str, Field(min_length=1, max_length=316, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?$")]
+    """What is true or not, such as Ready."""
     status: Literal["True", "False", "Unknown"]
-    reason: str
-    message: str = ""
+    """Whether it is."""
+    reason: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
+    """Why, in one word for programs."""
+    message: Message = ""
+    """Why, for people: what is wrong, where, and what to do next."""
     observed_generation: int | None = None
+    """The metadata.generation that this was said of."""
     last_transition_time: datetime
+    """When status changed last."""
 
 
 class DriverStatus(Model):
-    """`inFlight` is the one ledger of grants, changed only by compare-and-swap."""
+    """What is true of the driver, as last read."""
 
     observed_generation: int | None = -1
-    in_flight: Annotated[list[Grant], Field(max_length=1024)] = []
-    conditions: Annotated[list[Condition], Field(max_length=16)] = []
+    """The metadata.generation that the conditions were said of; -1: none yet."""
+    in_flight: Annotated[list[Grant], Field(max_length=1024, json_schema_extra=keyed("node"))] = []
+    """The one ledger of grants: the nodes that may be unavailable through this operator now."""
+    conditions: Annotated[list[Condition], Field(max_length=16, json_schema_extra=keyed("type"))] = []
+    """Ready: whether the cluster has what this driver needs, and the exact fix where not."""
 
 
 # ------------------------------------------------------------------------------------------------------------ GpuPartitionPolicy
 
 
-class Requirement(Model):
+class Requirement(Model, json_schema_extra=checks(*rules.REQUIREMENT)):
     """One requirement of a label selector."""
 
-    key: LabelKey
+    key: CheckedLabelKey
+    """The label."""
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    values: Annotated[list[LabelValue], Field(max_length=64)] = []
+    """How the label compares with the values."""
+    values: Annotated[list[CheckedLabelValue], Field(max_length=64)] = []
+    """For In and NotIn: at least one; for Exists and DoesNotExist: none."""
 
 
-class NodeSelector(Model):
+class NodeSelector(Model, json_schema_extra=checks(rules.NODE_SELECTOR)):
     """A label selector over nodes, with at least one requirement."""
 
-    match_labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] = {}
+    match_labels: Annotated[
+        dict[LabelKey, CheckedLabelValue], Field(max_length=32, json_schema_extra=checks(*rules.MATCH_LABELS))
+    ] = {}
+    """Labels that a node must have, with their values."""
     match_expressions: Annotated[list[Requirement], Field(max_length=32)] = []
+    """Requirements that a node must fulfil."""
 
 
-class Match(Model):
+class Match(Model, json_schema_extra=checks(*rules.MATCH)):
     """Which GPUs of a node a layout is for: all, or those that satisfy both lists (an empty list restricts nothing)."""
 
     all: bool = False
-    products: Annotated[list[Annotated[str, Field(max_length=63)]], Field(max_length=32)] = []
-    indexes: Annotated[list[Annotated[int, Field(ge=0, le=63)]], Field(max_length=64)] = []
+    """Every GPU that no earlier layout matches; on the last layout only."""
+    products: Annotated[list[Product], Field(max_length=32, json_schema_extra=checks(rules.UNIQUE))] = []
+    """GPUs of one of these products."""
+    indexes: Annotated[
+        list[Annotated[int, Field(ge=0, le=63)]], Field(max_length=64, json_schema_extra=checks(rules.UNIQUE))
+    ] = []
+    """GPUs with one of these numbers on their node, counted from 0."""
 
 
 class Equal(Model):
-    """The GPU in `parts` equal parts and, guarded by a shared counter, also as a whole."""
+    """The GPU in equal parts and, guarded by a shared counter, also as a whole."""
 
     parts: Annotated[int, Field(ge=2, le=63)]
+    """How many parts; for the GPU in one piece write type: Whole."""
     offer_whole: bool = True
+    """Whether the whole GPU is offered too, as long as none of its parts is in use. The default is true."""
 
 
 class Choices(Model):
     """Every placement of these profiles is offered; counters let the scheduler choose."""
 
-    profiles: Annotated[list[Annotated[str, Field(min_length=1, max_length=40)]], Field(min_length=1, max_length=32)]
+    profiles: Annotated[list[ProfileName], Field(min_length=1, max_length=32, json_schema_extra=checks(rules.UNIQUE))]
+    """Names of profiles that the driver's inventory has for the GPU."""
     offer_whole: bool = True
+    """Whether the whole GPU is offered too, as long as no part of it is in use. The default is true."""
 
 
-class SharingCapacity(Model):
+class SharingCapacity(Model, json_schema_extra=checks(*rules.SHARING_CAPACITY)):
     """How one capacity of a shared device may be asked for (ResourceSlice `requestPolicy`)."""
 
     default: Quantity | None = None
+    """What a claim gets that does not ask."""
     min: Quantity | None = None
+    """The least that a claim gets."""
     max: Quantity | None = None
+    """The most that a claim can ask for."""
     step: Quantity | None = None
+    """A claim gets min and a multiple of step, rounded up."""
 
 
 class SharingMode(StrEnum):
@@ -192,11 +313,15 @@ class SharingMode(StrEnum):
     SHARED = "Shared"
 
 
-class Sharing(Model):
-    """Shared: each partition may serve several claims (consumable capacity)."""
+class Sharing(Model, json_schema_extra=checks(rules.SHARING)):
+    """Whether a partition may serve several claims (consumable capacity)."""
 
     mode: SharingMode = SharingMode.EXCLUSIVE
-    capacity: Annotated[dict[Annotated[str, Field(max_length=63)], SharingCapacity], Field(max_length=16)] = {}
+    """Exclusive (the default): one claim per partition. Shared: several, as far as its capacity lasts."""
+    capacity: Annotated[
+        dict[CapacityName, SharingCapacity], Field(max_length=16, json_schema_extra=checks(rules.CAPACITY_NAMES))
+    ] = {}
+    """For mode Shared: how each capacity may be asked for, such as memory: {default: 1Gi, min: 1Gi, step: 1Gi}."""
 
 
 class LayoutType(StrEnum):
@@ -208,15 +333,28 @@ class LayoutType(StrEnum):
     KEEP = "Keep"
 
 
-class Layout(Model):
-    """One way to cut GPUs, and which GPUs it is for. The first layout that matches a GPU wins."""
+class Layout(
+    Model,
+    json_schema_extra=checks(
+        member("Equal", "equal", "{parts: 2}"),
+        member("Choices", "choices", "{profiles: [...]}"),
+    ),
+):
+    """One way to cut GPUs, and which GPUs it is for."""
 
     name: Name
+    """What the layout is called in status and messages; unique in the policy."""
     match: Match
+    """Which GPUs it is for. The first layout that matches a GPU wins."""
     type: LayoutType
+    """How the GPUs are cut. Whole: not at all. Equal: in equal parts. Choices: as the scheduler likes, among profiles. Keep: left as they
+    are, and not verified. Equal and Choices have a member of that name."""
     equal: Equal | None = None
+    """For type Equal: in how many parts."""
     choices: Choices | None = None
+    """For type Choices: among which profiles."""
     sharing: Sharing = Sharing()
+    """Whether a partition may serve several claims; without it, each serves one."""
 
 
 class DrainMode(StrEnum):
@@ -230,82 +368,137 @@ class Drain(Model):
     """What is done about pods that hold devices which would change."""
 
     mode: DrainMode = DrainMode.WHEN_IDLE
+    """WhenIdle: nodes are taken as they fall idle, and not touched before. Wait: a node is closed to new claims first, and then the holders
+    are waited for. No pod is ever ended."""
 
 
 class Rollout(Model):
     """How fast, and how far."""
 
     paused: bool = False
+    """No further node is taken; a node that is being changed is finished."""
     limit: NodeCount = "100%"
+    """At most so many nodes get the new layouts: a number, or a percentage of the matching nodes (rounded down, at least 1). Raise it step by
+    step: 1, then "10%", then "100%"."""
     max_unavailable: NodeCount = 1
+    """How many of the matching nodes may be unavailable at once: a number, or a percentage of them (rounded down, at least 1). Nodes that
+    are not Ready or cordoned count too."""
     drain: Drain = Drain()
+    """What is done about pods that hold devices which would change."""
 
 
 class PolicySpec(Model):
     """How the GPUs of the selected nodes shall be partitioned."""
 
-    driver: Subdomain
+    driver: Annotated[
+        Subdomain,
+        Field(
+            json_schema_extra=checks(
+                fixed("its nodes have that driver's layouts; make another policy for another driver")
+            )
+        ),
+    ]
+    """Name of the GpuPartitionDriver that drives the GPUs. Immutable."""
     mode: Literal["Enforce", "Observe"] = "Enforce"
+    """Enforce: get every node there. Observe: report what would change, and touch nothing."""
     node_selector: NodeSelector
-    layouts: Annotated[list[Layout], Field(min_length=1, max_length=16)]
+    """Which nodes; a node has one policy."""
+    layouts: Annotated[
+        list[Layout], Field(min_length=1, max_length=16, json_schema_extra=keyed("name") | checks(rules.LAYOUTS))
+    ]
+    """How which GPUs are cut; the first that matches a GPU wins. GPUs that none matches are kept as they are."""
     rollout: Rollout = Rollout()
+    """How fast, and how far."""
     deletion_policy: Literal["Retain", "Revert"] = "Retain"
+    """What becomes of the nodes when the policy is deleted. Retain: they keep their layout. Revert: they go back to what they had before
+    this operator first touched them, with the same care."""
 
 
 class NodeCounts(Model):
     """How many nodes are where."""
 
     matched: int = 0
+    """Nodes that the policy selects."""
     up_to_date: int = 0
+    """Nodes whose published devices were seen to be those of the layouts."""
     in_progress: int = 0
+    """Nodes that are being changed."""
     pending: int = 0
+    """Nodes whose turn has not come."""
     blocked: int = 0
+    """Nodes that wait for holders of their devices."""
     failed: int = 0
+    """Nodes that did not get there, rolled back or not."""
     skipped: int = 0
+    """Nodes that are left alone, with a reason."""
     unavailable: int = 0
+    """Nodes that count against maxUnavailable now."""
     would_change: int = 0
+    """Nodes that would be changed, if mode were Enforce."""
 
 
 class Blocker(Model):
     """Who keeps a node from being repartitioned."""
 
-    node: str
-    claim: str = ""
-    pod: str = ""
-    device: str = ""
-    reason: str = ""
+    node: NodeName
+    """The node."""
+    claim: Reference = ""
+    """The ResourceClaim, as namespace/name."""
+    pod: Reference = ""
+    """The pod that uses the claim, as namespace/name."""
+    device: Reference = ""
+    """The device that is held."""
+    reason: Reason = ""
+    """What kind of holder it is."""
     since: datetime | None = None
+    """Since when it has been in the way."""
 
 
 class FailedNode(Model):
     """A node that did not get there, and why."""
 
-    node: str
-    reason: str
-    message: str = ""
+    node: NodeName
+    """The node."""
+    reason: Reason
+    """Why, in one word for programs."""
+    message: Message = ""
+    """Why, for people."""
     since: datetime | None = None
+    """Since when."""
 
 
 class ProfileCapacity(Model):
     """How many devices of one profile are published, and how many of them are allocated."""
 
-    profile: str
+    profile: Annotated[str, Field(max_length=128)]
+    """The profile."""
     total: int
+    """Devices published."""
     allocated: int
+    """Devices allocated to a claim."""
 
 
 class PolicyStatus(Model):
     """What is true of the policy's nodes, as last read."""
 
     observed_generation: int = -1
+    """The metadata.generation that everything here was said of; -1: none yet."""
     accepted_at: datetime | None = None
-    revision: str = ""
-    progress: str = ""
+    """When this generation was accepted."""
+    revision: Hash = ""
+    """Short hash of all layouts that the nodes shall have."""
+    progress: Hash = ""
+    """Nodes up to date and nodes matched, such as 7/12."""
     nodes: NodeCounts = NodeCounts()
+    """How many nodes are where."""
     capacity: Annotated[list[ProfileCapacity], Field(max_length=64)] = []
+    """Devices of each profile on the policy's nodes."""
     blocked_by: Annotated[list[Blocker], Field(max_length=10)] = []
+    """Who keeps nodes from being repartitioned; the first ten."""
     failed_nodes: Annotated[list[FailedNode], Field(max_length=10)] = []
-    conditions: Annotated[list[Condition], Field(max_length=16)] = []
+    """Nodes that did not get there; the first ten."""
+    conditions: Annotated[list[Condition], Field(max_length=16, json_schema_extra=keyed("type"))] = []
+    """Accepted, Ready and, only while true, Reconciling and Stalled."""
 
 
 # --------------------------------------------------------------------------------------------------------- GpuPartitionNodeState
@@ -332,58 +525,92 @@ class Phase(StrEnum):
 class PolicyRef(Model):
     """The policy that has the node."""
 
-    name: str
-    uid: str
+    name: NodeName
+    """Its name."""
+    uid: Uid
+    """Its UID."""
 
 
-class NodeStateSpec(Model):
+class NodeStateSpec(Model, json_schema_extra=checks(fixed("delete the record; the operator makes it anew"))):
     """Whose node this is; immutable."""
 
     policy_ref: PolicyRef
-    node_uid: str = Field(alias="nodeUID")
-    driver: str
+    """The policy that has the node."""
+    node_uid: Uid = Field(alias="nodeUID")
+    """The UID of the Node that this is about: a node that comes back under its name is another one."""
+    driver: NodeName
+    """Name of the GpuPartitionDriver."""
 
 
 class Assigned(Model):
     """A layout as a node can have it: by which value it is assigned, and the pool that it publishes.
 
     `assignment` is None where the node carries none (it runs the base). `pool` is the canonical JSON of domain/pool.py: what must be
-    there again after rolling back does not depend on objects that somebody may have changed meanwhile.
+    there again after rolling back does not depend on objects that somebody may have changed meanwhile. `since` is when the record
+    first named it: a config object that was touched after that cannot be collected before it is used.
     """
 
-    fingerprint: str = ""
-    assignment: str | None = None
+    fingerprint: Hash = ""
+    """The layout's fingerprint."""
+    assignment: LabelValue | None = None
+    """The value that assigns it to the node; none for the driver's base."""
     pool: Annotated[str, Field(max_length=262144)] = ""
-    revision: str = ""
+    """The devices that it publishes, as canonical JSON."""
+    revision: Hash = ""
+    """The policy's revision that it belongs to."""
+    since: datetime | None = None
+    """When the record first named it."""
 
 
 class Restart(Model):
     """The driver pod that has to go, recorded before it is deleted, and the step for which."""
 
-    pod_uid: str = Field(alias="podUID")
-    step: str
+    pod_uid: Uid = Field(alias="podUID")
+    """UID of the pod."""
+    step: Hash
+    """The step for which it has to go."""
 
 
 class NodeStateStatus(Model):
     """The record of one node, written whole in one PUT (there is no status subresource: token, step, phase and finalizer move together)."""
 
     phase: Phase = Phase.PENDING
+    """Where the node is on its way."""
     since: datetime | None = None
+    """When it got there; time limits count from here."""
     target: Assigned | None = None
+    """What the node shall have."""
     current: Assigned | None = None
+    """What the node was last seen to have."""
     previous: Assigned | None = None
+    """What the node goes back to, if this change fails."""
     original: Assigned | None = None
+    """What the node had before this operator first touched it."""
     change: Literal["None", "Restart", "Repartition"] = "None"
-    token: str = ""
-    step: str = ""
+    """How deep the change goes: nothing to do, the driver's pod is restarted, or the devices change."""
+    token: Hash = ""
+    """The token of the node's grant, as long as it has one."""
+    step: Hash = ""
+    """Random; names this very attempt to write the assignment."""
     generation: int = 0
+    """The policy's metadata.generation that the target comes from."""
     dirty: bool = False
+    """Whether a failed attempt was left for a new target: the node cannot simply be let go."""
     outcome: Phase | None = None
+    """The phase at rest that Releasing or Aborting leads to."""
     restart: Restart | None = None
-    boot_id: str = Field(default="", alias="bootID")
+    """The driver's pod that has to go."""
+    boot_id: Uid = Field(default="", alias="bootID")
+    """The node's boot ID when it was admitted: another one means that it was restarted."""
     gpus: int = 0
+    """How many GPUs the node had when it was admitted."""
     attempts: int = 0
-    retry: str = ""
+    """How often this target was tried."""
+    retry: Annotated[str, Field(max_length=262144)] = ""
+    """The last value of the annotation gpupartition.dev/retry that was answered."""
     blockers: Annotated[list[Blocker], Field(max_length=10)] = []
-    reason: str = ""
-    message: str = ""
+    """Who is in the way; the first ten."""
+    reason: Reason = ""
+    """Why the node is where it is, in one word for programs."""
+    message: Message = ""
+    """Why, for people."""
