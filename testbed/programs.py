@@ -60,6 +60,10 @@ class Program:
         """Exit code of the last run; None while it runs and before the first."""
         return self._process.returncode if self._process else None
 
+    def obituary(self) -> str:
+        """Say that it died, how, and with which last words."""
+        return f"{self.name} died with exit code {self.returncode}. The end of {self.log}:\n{tail(self.log)}"
+
     async def start(self) -> None:
         """Start it; does not wait until it is ready."""
         if self.alive:
@@ -76,9 +80,7 @@ class Program:
             async with asyncio.timeout(timeout):
                 while not await ready():
                     if not self.alive:
-                        raise TestbedError(
-                            f"{self.name} died with exit code {self.returncode}. The end of {self.log}:\n{tail(self.log)}"
-                        )
+                        raise TestbedError(self.obituary())
                     await asyncio.sleep(POLL_SECONDS)
                 return
         raise TestbedError(f"{self.name} was not ready after {timeout:.0f} s. The end of {self.log}:\n{tail(self.log)}")

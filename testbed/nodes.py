@@ -1,0 +1,89 @@
+"""What stands in a fresh cluster: simulated nodes, and the example driver as a platform team would install it."""
+
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from gpupartition.kube import DAEMON_SETS, DEVICE_CLASSES, NAMESPACES, SERVICE_ACCOUNTS, Kind, Object
+
+MANIFEST: Final = Path(__file__).parent / "manifests" / "example-driver.yaml"
+DRIVER_NAMESPACE: Final = "gpu-driver"
+BASE_DAEMON_SET: Final = "dra-example-driver-kubeletplugin"
+KUBELET: Final = "testbed.gpupartition.dev/kubelet"
+"""Annotation of a node: `stopped` silences its simulated kubelet."""
+ZONES: Final = ("zone-a", "zone-b")
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "Namespace": NAMESPACES,
+    "ServiceAccount": SERVICE_ACCOUNTS,
+    "DeviceClass": DEVICE_CLASSES,
+    "DaemonSet": DAEMON_SETS,
+}
+
+
+def names(count: int) -> list[str]:
+    """node-1 … node-9, or node-01 … node-12: in the order of their numbers when sorted."""
+    return [f"node-{number:0{len(str(count))}}" for number in range(1, count + 1)]
+
+
+def node(name: str, *, zone: str, labels: Mapping[str, str] | None = None) -> Object:
+    """A Node as its kubelet registers it, freshly booted, with room for any workload."""
+    room = {"cpu": "256", "memory": "2Ti", "pods": "1k"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {
+                "kubernetes.io/hostname": name,
+                "kubernetes.io/os": "linux",
+                "kubernetes.io/arch": "amd64",
+                "topology.kubernetes.io/zone": zone,
+                "type": "kwok",
+                "pool": "gpu",
+                **(labels or {}),
+            },
+        },
+        "status": {"capacity": room, "allocatable": room, "nodeInfo": node_info()},
+    }
+
+
+def node_info() -> dict[str, str]:
+    """What a kubelet says of its machine; the boot ID is a new one each time."""
+    return {
+        "machineID": uuid.uuid4().hex,
+        "systemUUID": str(uuid.uuid4()),
+        "bootID": str(uuid.uuid4()),
+        "kernelVersion": "6.12.0",
+        "osImage": "simulated by kwok",
+        "containerRuntimeVersion": "containerd://2.2.0",
+        "kubeletVersion": "v1.37.2",
+        "kubeProxyVersion": "",
+        "operatingSystem": "linux",
+        "architecture": "amd64",
+    }
+
+
+def example_driver(gpus: int) -> Iterator[tuple[Kind, Object]]:
+    """The objects of the example driver in the order of their creation, for nodes with so many GPUs."""
+    for body in yaml.safe_load_all(MANIFEST.read_text()):
+        if body["kind"] == "DaemonSet":
+            set_env(body, NUM_DEVICES=str(gpus))
+        yield KINDS[body["kind"]], body
+
+
+def set_env(daemon_set: dict[str, Any], **values: str) -> None:
+    """Set environment variables of the driver's container, in place."""
+    (container,) = daemon_set["spec"]["template"]["spec"]["containers"]
+    for entry in container["env"]:
+        if entry["name"] in values:
+            entry["value"] = values[entry["name"]]
+
+
+def is_ready(body: Object) -> bool:
+    """Whether a Node or a Pod says Ready."""
+    conditions = body.get("status", {}).get("conditions", [])
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
