@@ -1,0 +1,190 @@
+"""Runs the GPU drivers of all simulated nodes: `python -m testbed.driverhost --kubeconfig FILE --state FOLDER`.
+
+For each driver pod that the DaemonSet controller has bound to a node, one simulated driver runs in here as a task, with the habits of the
+real one; and for each node the little of a kubelet that drivers feel. Three watches tell everything; what it needs to know after a crash
+is in the API. While nothing happens it asks for nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import re
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gpupartition.kube.client import Client
+from gpupartition.kube.kinds import NODES, PODS, RESOURCE_SLICES
+from gpupartition.kube.reflector import Reflector
+from testbed import faults
+from testbed.drivers import kubelet
+from testbed.drivers.kubelet import Kubelet
+from testbed.drivers.plugin import Plugin
+from testbed.drivers.pods import LABEL, DriverPod
+
+if TYPE_CHECKING:
+    from testbed.faults import Fault
+
+log = logging.getLogger(__name__)
+
+USER_AGENT: Final = "testbed-driverhost"
+ORPHAN_WIPE_SECONDS: Final = 30.0  # the kubelet's own: the pod that could say otherwise is gone
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """What this program reads of a node."""
+
+    uid: str
+    fault: str
+    kubelet_start: str
+    kubelet_started: str
+
+    @classmethod
+    def of(cls, body: Object) -> NodeView:  # noqa: D102
+        notes = body["metadata"].get("annotations") or {}
+        return cls(
+            body["metadata"]["uid"],
+            notes.get(faults.ANNOTATION, ""),
+            notes.get(kubelet.START, ""),
+            notes.get(kubelet.STARTED, ""),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SliceView:
+    """What this program reads of a slice; `version` makes every write a change."""
+
+    driver: str
+    node: str
+    pool: str
+    version: str
+    by_plugin: bool
+
+    @classmethod
+    def of(cls, body: Object) -> SliceView | None:
+        """Slices without a node are nobody's business here."""
+        meta, spec = body["metadata"], body["spec"]
+        if not (node := spec.get("nodeName")):
+            return None
+        named = re.match(rf"[0-9a-f]{{5}}-{re.escape(spec['driver'])}-{re.escape(node)}-", meta["name"])
+        return cls(spec["driver"], node, spec["pool"]["name"], meta["resourceVersion"], bool(named))
+
+
+@dataclass(slots=True)
+class SimulatedNode:
+    """The kubelet, the plugins (by pod UID) and the fault switches of one node."""
+
+    kubelet: Kubelet
+    plugins: dict[str, tuple[Plugin, asyncio.Task[None]]] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+
+
+class DriverHost:
+    """Starts and stops plugins as their pods come and go, and passes on what they must hear of."""
+
+    def __init__(self, client: Client, tasks: asyncio.TaskGroup) -> None:
+        self._client = client
+        self._tasks = tasks
+        self._nodes: dict[str, SimulatedNode] = {}
+        self.nodes = Reflector(client, NODES, NodeView.of, self._see_node)
+        self.pods = Reflector(client, PODS, DriverPod.of, self._see_pod, label_selector=LABEL)
+        self.slices = Reflector(client, RESOURCE_SLICES, SliceView.of, self._see_slice)
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        watches = [self._tasks.create_task(it.run()) for it in (self.nodes, self.pods, self.slices)]
+        try:
+            for reflector in (self.nodes, self.pods, self.slices):
+                await reflector.synced.wait()
+            self._wipe_orphans()
+            log.info("running %d drivers on %d nodes", len(self.pods.values()), len(self.nodes.values()))
+            await asyncio.gather(*watches)
+        finally:
+            await self._stop()
+
+    async def _stop(self) -> None:
+        plugins = [task for node in self._nodes.values() for _, task in node.plugins.values()]
+        for task in plugins:
+            task.cancel()
+        await asyncio.gather(*plugins, return_exceptions=True)
+        await asyncio.gather(*(node.kubelet.stop() for node in self._nodes.values()))
+
+    def _wipe_orphans(self) -> None:
+        """Take up the wipes that were waiting when a former driver host died; a plugin that connects calls its own off."""
+        for view in self.slices.values():
+            if view.by_plugin:
+                self._node(view.node).kubelet.expect(view.driver, ORPHAN_WIPE_SECONDS)
+
+    def _node(self, name: str) -> SimulatedNode:
+        if name not in self._nodes:  # a pod may be seen before its node is
+            self._nodes[name] = SimulatedNode(Kubelet(self._client, name))
+        return self._nodes[name]
+
+    def _see_node(self, name: str, old: NodeView | None, new: NodeView | None) -> None:
+        node = self._node(name)
+        if new is None:
+            return
+        if new.kubelet_start != new.kubelet_started:
+            node.kubelet.start(new.uid, new.kubelet_start)
+        if old is None or old.fault != new.fault:
+            try:
+                node.faults = faults.parse(new.fault)
+            except faults.BadFaultError as problem:
+                log.error("node %s, annotation %s, ignored: %s", name, faults.ANNOTATION, problem)  # noqa: TRY400
+                node.faults = []
+            for plugin, _ in node.plugins.values():
+                plugin.wake()
+
+    def _see_pod(self, _key: str, old: DriverPod | None, new: DriverPod | None) -> None:
+        if old is not None and (new is None or new.uid != old.uid):
+            _, task = self._node(old.node).plugins.pop(old.uid)
+            task.cancel()
+        if new is None:
+            return
+        node = self._node(new.node)
+        if new.uid in node.plugins:
+            node.plugins[new.uid][0].wake(new)
+        else:
+            plugin = Plugin(self._client, node.kubelet, new, lambda: node.faults)
+            node.plugins[new.uid] = plugin, self._tasks.create_task(plugin.run(), name=f"{new.node}/{new.name}")
+
+    def _see_slice(self, _key: str, old: SliceView | None, new: SliceView | None) -> None:
+        view = new or old
+        if view is None or view.node not in self._nodes:
+            return
+        for plugin, _ in self._nodes[view.node].plugins.values():
+            if plugin.settings.driver == view.driver:
+                plugin.written(view.pool)
+
+
+async def serve(kubeconfig: Path) -> None:
+    """Run the drivers until SIGTERM or SIGINT."""
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    async with Client.connect(kubeconfig, user_agent=USER_AGENT) as client, asyncio.TaskGroup() as tasks:
+        host = tasks.create_task(DriverHost(client, tasks).run())
+        await ended.wait()
+        host.cancel()
+
+
+def main() -> None:
+    """Read the command line and serve."""
+    parser = argparse.ArgumentParser(
+        prog="python -m testbed.driverhost", description="Simulated GPU drivers of all nodes."
+    )
+    parser.add_argument("--kubeconfig", type=Path, required=True, help="an administrator's credentials")
+    parser.add_argument("--state", type=Path, required=True, help="folder of the testbed")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    asyncio.run(serve(arguments.kubeconfig))
+
+
+if __name__ == "__main__":
+    main()
