@@ -1,0 +1,140 @@
+"""Who may be touched now. One function decides for every path: roll-out, drift, retry, revert."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gpupartition.api.v1alpha1 import Grant, NodeCount, Phase
+from gpupartition.domain.lifecycle import AT_REST
+
+LEDGER_SIZE: Final = 1024  # entries of status.inFlight; more nodes than that at once is nobody's wish
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where one node of a policy stands, as far as admission and status care.
+
+    `at_target`: verified with what is wanted now; `towards`: its record's target is what is wanted now; `startable`: it could begin
+    (its layout compiles and there is a way back); `halted`: it failed with the present target and nobody asked to try again;
+    `blocked`: holders are in the way and the policy does not wait for them.
+    """
+
+    node: str
+    uid: str
+    zone: str = ""
+    phase: Phase = Phase.PENDING
+    at_target: bool = False
+    towards: bool = False
+    startable: bool = True
+    halted: bool = False
+    blocked: bool = False
+    holders: int = 0
+    ready: bool = True
+    ignored: bool = False  # NotReady for so long that nobody counts on it
+    attempts: int = 0
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether we may be making it unavailable."""
+        return self.phase not in AT_REST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What the policy and its driver allow, already resolved for the number of nodes."""
+
+    max_unavailable: int
+    driver_max_unavailable: int
+    limit: int
+    paused: bool = False
+    frozen: str = ""  # the reason; "" when not frozen
+    stopped: str = ""  # what is wrong with the installation; "" when nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """The nodes to admit, in order, and what keeps the next one out ("" while nothing does)."""
+
+    nodes: tuple[str, ...] = ()
+    reason: str = ""
+    message: str = ""
+
+
+def resolve(count: NodeCount, of: int) -> int:
+    """`3` -> 3; `"25%"` of 10 -> 2: rounded down, but never below one, or a percentage of a small pool would stop it for ever."""
+    if isinstance(count, int):
+        return count
+    return max(1, of * int(count.removesuffix("%")) // 100)
+
+
+def admit(
+    *,
+    nodes: Sequence[Standing],
+    others: Iterable[str],
+    ledger: Sequence[Grant],
+    rules: Rules,
+) -> Admission:
+    """Choose the nodes to begin with now.
+
+    `nodes` are those of the policy; `others` names the nodes of the driver's other policies that are unavailable. A node counts as
+    unavailable while it has a grant, is not at rest, or is NotReady for whatever reason: what others took away is gone too.
+    """
+    shut = _shut(nodes, rules)
+    if shut is not None:
+        return shut
+    granted = {grant.node for grant in ledger}
+    down = {n.node for n in nodes if n.in_flight or n.node in granted or (not n.ready and not n.ignored)}
+    everybody = down | granted | set(others)
+    beginning = {n.node for n in nodes if n.towards and (n.in_flight or n.node in granted)}
+    reached = sum(n.at_target and n.node not in beginning for n in nodes) + len(beginning)
+    waiting = [n for n in nodes if not n.at_target and n.node not in down and n.startable]
+    free = sorted((n for n in waiting if not n.blocked and n.ready), key=_order)
+    slots = {
+        "LimitReached": rules.limit - reached,
+        "RollingOut": rules.max_unavailable - len(down),
+        "BudgetExhausted": rules.driver_max_unavailable - len(everybody),
+        "LedgerFull": LEDGER_SIZE - len(ledger),
+    }
+    chosen = tuple(n.node for n in free[: max(0, min(slots.values()))])
+    left = len(waiting) - len(chosen)
+    return Admission(
+        nodes=chosen, **_gate(slots, left=left, free=len(free) - len(chosen), down=down, everybody=everybody)
+    )
+
+
+def _order(node: Standing) -> tuple[int, bool, str, str]:
+    """Those that were given up last come last; then nodes without holders; then zone by zone, by name."""
+    return node.attempts, node.holders > 0, node.zone, node.node
+
+
+def _shut(nodes: Sequence[Standing], rules: Rules) -> Admission | None:
+    if rules.stopped:
+        return Admission(reason="Stopped", message=rules.stopped)
+    if rules.frozen:
+        return Admission(reason="Frozen", message=f"everything is frozen: {rules.frozen}")
+    if rules.paused:
+        return Admission(reason="Paused", message="spec.rollout.paused is true")
+    halted = sorted(n.node for n in nodes if n.halted)
+    if halted:
+        return Admission(reason="RolloutHalted", message=f"no other node is touched since {halted[0]} failed")
+    return None
+
+
+def _gate(slots: dict[str, int], *, left: int, free: int, down: set[str], everybody: set[str]) -> dict[str, str]:
+    if not left:
+        return {"reason": "RollingOut", "message": ""} if down else {"reason": "", "message": ""}
+    if slots["LimitReached"] <= 0:
+        return {
+            "reason": "LimitReached",
+            "message": f"spec.rollout.limit is reached; {left} nodes wait for it to be raised",
+        }
+    if not free and not down:
+        return {"reason": "WaitingForHolders", "message": f"{left} nodes wait until their devices are free"}
+    if slots["BudgetExhausted"] <= 0 and slots["RollingOut"] > 0:
+        names = ", ".join(sorted(everybody - down)[:5])
+        return {"reason": "BudgetExhausted", "message": f"the driver's maxUnavailable is used up by {names}"}
+    if slots["LedgerFull"] <= 0:
+        return {"reason": "LedgerFull", "message": f"{LEDGER_SIZE} nodes are in flight already"}
+    return {"reason": "RollingOut", "message": ""}

@@ -1,0 +1,210 @@
+"""Status from facts: counts, conditions and the sentences that people and GitOps tools read.
+
+Ready, Reconciling and Stalled follow kstatus: Reconciling and Stalled are present only while True, and never together. The message of
+Stalled is what Helm and Flux print, so it names the node and the cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from gpupartition.api.v1alpha1 import (
+    Blocker,
+    Condition,
+    FailedNode,
+    NodeCounts,
+    NodeStateStatus,
+    Phase,
+    PolicySpec,
+    PolicyStatus,
+    ProfileCapacity,
+)
+from gpupartition.domain.admission import Admission, Standing
+from gpupartition.domain.backend import Problem
+
+SHOWN: Final = 10  # blockers and failed nodes in a status; more is what `kubectl get gpn` is for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a policy's conditions say. `ready` None: the condition is absent."""
+
+    ready: bool
+    reason: str
+    message: str
+    reconciling: bool = False
+    stalled: bool = False
+    accepted: bool | None = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """Everything about a policy's nodes that its status is made of."""
+
+    spec: PolicySpec
+    nodes: Sequence[Standing]
+    records: Mapping[str, NodeStateStatus]
+    admission: Admission
+    problems: Sequence[Problem] = ()
+    conflicts: Sequence[str] = ()
+    would_change: int = 0
+    granted: frozenset[str] = frozenset()
+    deleting: bool = False
+    limit: int = 0
+
+
+def verdict(rollout: Rollout) -> Verdict:
+    """The row of the status table that holds."""
+    found = _special(rollout) or _stalled(rollout)
+    if found is not None:
+        return found
+    counts, admission = count(rollout), rollout.admission
+    at_rest = not counts.in_progress and not rollout.granted
+    complete = counts.up_to_date == counts.matched and at_rest
+    if complete:
+        return Verdict(ready=True, reason="RolloutComplete", message=f"all {counts.matched} nodes are verified")
+    if admission.reason in {"Paused", "Frozen"}:
+        return Verdict(ready=False, reason=admission.reason, message=admission.message)
+    if rollout.conflicts:
+        message = f"also claimed by another policy: {', '.join(rollout.conflicts[:5])}; narrow one of the selectors"
+        return Verdict(ready=False, reason="Conflict", message=message, reconciling=True)
+    if admission.reason == "LimitReached" and at_rest:
+        message = f"{counts.up_to_date} nodes are verified, as many as spec.rollout.limit allows"
+        return Verdict(ready=True, reason="LimitReached", message=message)
+    if at_rest and counts.skipped and counts.up_to_date + counts.skipped == counts.matched:
+        skipped = min(n for n, r in rollout.records.items() if r.phase is Phase.SKIPPED)
+        message = f"node {skipped} is skipped: {rollout.records[skipped].message}"
+        return Verdict(ready=False, reason=rollout.records[skipped].reason or "Skipped", message=message, stalled=True)
+    drifting = sorted(n for n, r in rollout.records.items() if r.reason == "Drift" and r.phase is Phase.PENDING)
+    if drifting:
+        message = f"node {drifting[0]} {rollout.records[drifting[0]].message}"
+        return Verdict(ready=False, reason="Drift", message=message, reconciling=True)
+    waiting = admission.reason if admission.reason in {"WaitingForHolders", "BudgetExhausted", "LedgerFull"} else ""
+    if not waiting and _all_draining_under_holders(rollout):
+        waiting = "WaitingForHolders"
+    message = (
+        admission.message
+        or f"{counts.up_to_date} of {counts.matched} nodes are verified, {counts.in_progress} in progress"
+    )
+    return Verdict(ready=False, reason=waiting or "RollingOut", message=message, reconciling=True)
+
+
+def _special(rollout: Rollout) -> Verdict | None:
+    if rollout.deleting:
+        message = "waits until its nodes are at rest"
+        return Verdict(ready=False, reason="Terminating", message=message, reconciling=True, accepted=None)
+    if rollout.problems:
+        message = "; ".join(str(p) for p in rollout.problems[:3])
+        return Verdict(ready=False, reason=rollout.problems[0].reason, message=message, stalled=True, accepted=False)
+    if rollout.spec.mode == "Observe":
+        message = f"{rollout.would_change} of {len(rollout.nodes)} nodes would change; nothing is touched"
+        return Verdict(ready=True, reason="Observing", message=message)
+    if not rollout.nodes and not rollout.conflicts:
+        return Verdict(ready=True, reason="NoMatchingNodes", message="no node matches spec.nodeSelector")
+    return None
+
+
+def _stalled(rollout: Rollout) -> Verdict | None:
+    if rollout.admission.reason == "Stopped":
+        reason = rollout.admission.message.split(":", 1)[0]
+        return Verdict(ready=False, reason=reason, message=rollout.admission.message, stalled=True)
+    failed = failures(rollout)
+    moving = any(n.in_flight and n.phase is not Phase.FAILED for n in rollout.nodes)
+    if not failed or moving:
+        return None
+    first = failed[0]
+    reason = "RolledBack" if rollout.records[first.node].phase is Phase.ROLLED_BACK else "RolloutHalted"
+    message = f"node {first.node}: {first.message}; mend it, then annotate the policy with gpupartition.dev/retry=<any new value>"
+    return Verdict(ready=False, reason=reason, message=message, stalled=True)
+
+
+def _all_draining_under_holders(rollout: Rollout) -> bool:
+    moving = [n for n in rollout.nodes if n.in_flight]
+    return bool(moving) and all(n.phase is Phase.DRAINING and n.holders for n in moving)
+
+
+def count(rollout: Rollout) -> NodeCounts:
+    """How many nodes are where."""
+    nodes, records = rollout.nodes, rollout.records
+    return NodeCounts(
+        matched=len(nodes) + len(rollout.conflicts),
+        up_to_date=sum(n.at_target for n in nodes),
+        in_progress=sum(n.in_flight and n.phase is not Phase.FAILED for n in nodes),
+        pending=sum(n.phase is Phase.PENDING and not n.at_target and n.node in records for n in nodes),
+        blocked=sum(n.holders > 0 and n.phase in {Phase.PENDING, Phase.DRAINING} and not n.at_target for n in nodes),
+        failed=sum(n.halted for n in nodes),
+        skipped=sum(n.phase is Phase.SKIPPED for n in nodes),
+        unavailable=sum(n.in_flight or not n.ready for n in nodes),
+        would_change=rollout.would_change,
+    )
+
+
+def failures(rollout: Rollout) -> list[FailedNode]:
+    """Nodes that failed with the present target, by name."""
+    halted = sorted(n.node for n in rollout.nodes if n.halted)
+    return [
+        FailedNode(node=n, reason=r.reason or str(r.phase), message=r.message, since=r.since)
+        for n, r in ((n, rollout.records[n]) for n in halted)
+    ]
+
+
+def blockers(rollout: Rollout) -> list[Blocker]:
+    """Who is in the way, longest first."""
+    found = [
+        b for n in rollout.nodes if not n.at_target for b in rollout.records.get(n.node, NodeStateStatus()).blockers
+    ]
+    return sorted(found, key=lambda b: (b.since is None, b.since, b.node, b.claim, b.device))
+
+
+def summarise(
+    rollout: Rollout,
+    *,
+    before: PolicyStatus,
+    generation: int,
+    now: datetime,
+    revision: str,
+    capacity: Iterable[ProfileCapacity] = (),
+) -> PolicyStatus:
+    """The whole status; equal to `before` when nothing that it says has changed."""
+    said = verdict(rollout)
+    counts = count(rollout)
+    conditions = {c.type: c for c in before.conditions}
+
+    def say(kind: str, holds: bool | None, reason: str, message: str) -> Condition | None:
+        if holds is None:
+            return None
+        status = "True" if holds else "False"
+        former = conditions.get(kind)
+        changed = former is None or former.status != status
+        return Condition(
+            type=kind,
+            status=status,
+            reason=reason,
+            message=message[:1024],
+            observed_generation=generation,
+            last_transition_time=now if changed or former is None else former.last_transition_time,
+        )
+
+    accepted_reason = "Accepted" if said.accepted else said.reason
+    accepted_message = "can be carried out" if said.accepted else said.message
+    all_conditions = [
+        say("Accepted", said.accepted, accepted_reason, accepted_message),
+        say("Ready", said.ready, said.reason, said.message),
+        say("Reconciling", said.reconciling or None, said.reason, said.message),
+        say("Stalled", said.stalled or None, said.reason, said.message),
+    ]
+    accepted_at = before.accepted_at or (now if said.accepted else None)
+    return PolicyStatus(
+        observed_generation=generation,
+        accepted_at=accepted_at,
+        revision=revision or before.revision,
+        progress=f"{counts.up_to_date}/{counts.matched}",
+        nodes=counts,
+        capacity=list(capacity),
+        blocked_by=blockers(rollout)[:SHOWN],
+        failed_nodes=failures(rollout)[:SHOWN],
+        conditions=[c for c in all_conditions if c is not None],
+    )

@@ -1,0 +1,72 @@
+"""Who holds a node's devices: read from allocated claims of every kind, whether or not their device is still published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """One allocated device of one claim. `claim` and `pods` are namespace/name; `terminating`: a pod of it is on its way out."""
+
+    node: str
+    driver: str
+    pool: str
+    device: str
+    claim: str
+    pods: tuple[str, ...] = ()
+    terminating: bool = False
+    admin: bool = False
+
+    @property
+    def reason(self) -> str:
+        """Why it is in the way."""
+        if self.admin:
+            return "AdminAccess"
+        if self.terminating:
+            return "Terminating"
+        return "Allocated" if self.pods else "AllocatedUnreserved"
+
+
+def holders(claims: Iterable[Mapping[str, Any]], *, node: str, driver: str, pool: str) -> tuple[Holder, ...]:
+    """Every allocated device of this pool: shared and admin-access ones too, and claims that no pod has reserved (yet).
+
+    Not only pods reserve claims (`status.reservedFor` may name pod groups), so a claim without a pod is a holder like any other.
+    """
+    found: list[Holder] = []
+    for claim in claims:
+        status = claim.get("status", {})
+        results = status.get("allocation", {}).get("devices", {}).get("results", ())
+        namespace, name = claim["metadata"].get("namespace", ""), claim["metadata"]["name"]
+        pods = tuple(sorted(f"{namespace}/{r['name']}" for r in status.get("reservedFor", ())))
+        found += [
+            Holder(
+                node=node,
+                driver=driver,
+                pool=pool,
+                device=result["device"],
+                claim=f"{namespace}/{name}",
+                pods=pods,
+                terminating="deletionTimestamp" in claim["metadata"],
+                admin=bool(result.get("adminAccess", False)),
+            )
+            for result in results
+            if result["driver"] == driver and result["pool"] == pool
+        ]
+    return tuple(sorted(found, key=lambda h: (h.device, h.claim)))
+
+
+def blocking(
+    held: Iterable[Holder], *, change: str, published: frozenset[str], disturbed: frozenset[str], rolling_back: bool
+) -> tuple[Holder, ...]:
+    """The holders that must be gone before the change.
+
+    Repartition: those whose device is disturbed, and those whose device is not even published any more (nobody knows what they use).
+    Restart changes no device; only a holder that is ending blocks it, because ending needs the driver. Rolling back brings vanished
+    devices back, so their holders do not block it.
+    """
+    if change == "Restart":
+        return tuple(h for h in held if h.terminating)
+    return tuple(h for h in held if h.device in disturbed or (h.device not in published and not rolling_back))

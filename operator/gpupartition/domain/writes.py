@@ -1,0 +1,141 @@
+"""Which writes follow from a persisted state: the other half of the phase table. Each may be repeated until it is seen done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from gpupartition import names
+from gpupartition.api.v1alpha1 import Assigned, DriverSpec, NodeStateStatus, Phase
+from gpupartition.domain.backend import Backend, NodeFacts, Object
+from gpupartition.domain.effects import (
+    ActivateTaintRule,
+    CreateTaintRule,
+    DeletePod,
+    DeleteTaintRule,
+    Effect,
+    EnsureConfig,
+)
+from gpupartition.domain.lifecycle import AT_REST, World, quiesced, step_used
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The objects that may be written for one node, as they were read before its record."""
+
+    node_name: str
+    node_uid: str
+    driver: DriverSpec
+    driver_name: str
+    backend: Backend
+    facts: NodeFacts | None  # None: the Node is gone
+    rule: Object | None
+    configs: Sequence[tuple[Object, Object | None]] = ()  # the config object as it must be, and as it is
+
+
+Writes = Callable[[NodeStateStatus, World, Subject], Sequence[Effect]]
+
+
+def effects(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[Effect]:
+    """The writes of this turn, in order; none for most turns of most nodes."""
+    if state.phase in AT_REST:
+        return _leftovers(state, world, subject)
+    return PHASE_WRITES[state.phase](state, world, subject)
+
+
+def _leftovers(state: NodeStateStatus, _: World, subject: Subject) -> Sequence[Effect]:
+    if subject.rule is not None:
+        return _delete_rule(state, _, subject)
+    if state.phase is Phase.UP_TO_DATE and not state.token and state.current is not None and subject.facts is not None:
+        repair = subject.backend.repair(subject.driver, subject.facts, state.current, state.generation)
+        return (repair,) if repair else ()
+    return ()
+
+
+def _configs(state: NodeStateStatus, _: World, subject: Subject) -> Sequence[Effect]:
+    named = state.target.since if state.target else None
+    return tuple(
+        EnsureConfig(kind=str(body["kind"]), body=body, present=present)
+        for body, present in subject.configs
+        if not touched_since(present, named)
+    )
+
+
+def touched_since(present: Object | None, named: datetime | None) -> bool:
+    """Whether a config object is there and was touched after the record named it."""
+    if present is None:
+        return False
+    touched = last_used(present)
+    return named is None or (touched is not None and touched >= named)
+
+
+def last_used(config: Object) -> datetime | None:
+    """When somebody last came to use the object; None when nobody ever said."""
+    text = config["metadata"].get("annotations", {}).get(names.LAST_USED)
+    return datetime.fromisoformat(text) if text else None
+
+
+def _quiesce(_: NodeStateStatus, world: World, subject: Subject) -> Sequence[Effect]:
+    if subject.rule is None:
+        rule = CreateTaintRule(
+            name=names.taint_rule(subject.node_name, subject.node_uid),
+            node=subject.node_name,
+            uid=subject.node_uid,
+            driver=subject.driver_name,
+            pool=subject.backend.pool_name(subject.driver, subject.node_name),
+        )
+        return (rule,)
+    active = world.quiesce is not None and world.quiesce.active
+    return () if active else (ActivateTaintRule(rule=subject.rule),)
+
+
+def _delete_rule(_: NodeStateStatus, __: World, subject: Subject) -> Sequence[Effect]:
+    if subject.rule is None:
+        return ()
+    meta = subject.rule["metadata"]
+    return (DeleteTaintRule(name=meta["name"], uid=meta["uid"], resource_version=meta["resourceVersion"]),)
+
+
+def _apply(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[Effect]:
+    assert state.target is not None and subject.facts is not None, state  # noqa: PT018
+    too_late = bool(world.holders) or not quiesced(state, world)
+    if not step_used(state, world) and too_late:
+        cancel = subject.backend.cancel(subject.driver, subject.facts, state.step)
+        return (cancel,) if cancel else ()
+    return _assign(state, world, subject, state.target)
+
+
+def _roll_back(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[Effect]:
+    assert state.previous is not None, state
+    quiesce = _quiesce(state, world, subject)
+    if quiesce or world.holders:
+        return quiesce
+    return _assign(state, world, subject, state.previous)
+
+
+def _assign(state: NodeStateStatus, world: World, subject: Subject, to: Assigned) -> Sequence[Effect]:
+    assert subject.facts is not None, state
+    write = subject.backend.assign(subject.driver, subject.facts, to, state.step, state.generation)
+    if write is not None:
+        return (write,)
+    plugin, restart = world.observed.plugin, state.restart
+    goes = plugin is not None and restart is not None and restart.step == state.step and not world.holders
+    if goes and plugin is not None and restart is not None and plugin["metadata"]["uid"] == restart.pod_uid:
+        meta = plugin["metadata"]
+        return (DeletePod(namespace=meta["namespace"], name=meta["name"], uid=meta["uid"]),)
+    return ()
+
+
+PHASE_WRITES: Final[dict[Phase, Writes]] = {
+    Phase.ADMITTED: _configs,
+    Phase.QUIESCING: _quiesce,
+    Phase.DRAINING: _configs,
+    Phase.APPLYING: _apply,
+    Phase.VERIFYING: _quiesce,
+    Phase.RELEASING: _delete_rule,
+    Phase.ROLLING_BACK: _roll_back,
+    Phase.FAILED: _quiesce,
+    Phase.ABORTING: _delete_rule,
+}
