@@ -1,1 +1,12 @@
-"""One file per driver: what its layouts are, how a node is told, what it then publishes."""
+"""How each driver is configured and what it publishes: one file per driver type, all behind domain/backend.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from gpupartition.api.v1alpha1 import DriverType
+from gpupartition.backends.example import ExampleDriver
+from gpupartition.domain.backend import Backend
+
+BACKENDS: Final[Mapping[DriverType, Backend]] = {DriverType.EXAMPLE_DRIVER: ExampleDriver()}

@@ -16,18 +16,24 @@ _DECIMAL: Final = {
 }  # fmt: skip
 
 
-def parse(text: str) -> int:
-    """`"80Gi"` -> 85899345920. Raises ValueError, naming the text, for what the API server would refuse or cannot hold."""
+def exact(text: str) -> Fraction:
+    """`"1500m"` -> 3/2. Raises ValueError, naming the text, for what the API server would refuse."""
     match = _GRAMMAR.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a Kubernetes quantity; write for example 40Gi, 1500M or 100")
     sign, digits, suffix = match.group(1), match.group(2), match.group(3) or ""
     scale = _BINARY.get(suffix) or _DECIMAL.get(suffix)
-    exact = Fraction(digits) * (scale if scale is not None else Fraction(10) ** int(suffix[1:]))
-    value = -(-exact.numerator // exact.denominator)
+    amount = Fraction(digits) * (scale if scale is not None else Fraction(10) ** int(suffix[1:]))
+    return -amount if sign == "-" else amount
+
+
+def parse(text: str) -> int:
+    """`"80Gi"` -> 85899345920, fractions away from zero. Raises ValueError for what the API server would refuse or cannot hold."""
+    amount = exact(text)
+    value = -(-abs(amount.numerator) // amount.denominator)
     if value > INT64_MAX:
         raise ValueError(f"{text!r} does not fit into 64 bits; the largest quantity is {INT64_MAX}")
-    return -value if sign == "-" else value
+    return -value if amount < 0 else value
 
 
 def render(value: int) -> str:

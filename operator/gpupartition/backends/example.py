@@ -1,0 +1,438 @@
+"""kubernetes-sigs/dra-example-driver: one DaemonSet per layout, and a node label that says whose pod runs there.
+
+A layout's config is the DaemonSet `<base>-<fingerprint>`: the base's pod template told another layout, with a selector of its own, OnDelete
+like the base, and never owned by anything, so that deleting a policy takes no plugin away. The label `gpupartition.dev/layout` on a node
+moves it from one DaemonSet to another; the driver publishes at its pod's start. A change disturbs the whole node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from gpupartition.api.v1alpha1 import (
+    Assigned,
+    DriverSpec,
+    ExampleDriverSpec,
+    Layout,
+    LayoutType,
+    PolicySpec,
+    SharingMode,
+)
+from gpupartition.backends import plugin_template as plugin
+from gpupartition.backends.plugin_template import Settings, Unreadable
+from gpupartition.domain import fingerprint
+from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused
+from gpupartition.domain.effects import Effect, PatchNode
+from gpupartition.domain.pool import Device, Pool
+from gpupartition.names import DRIVER, FINGERPRINT, LAYOUT, STEP
+
+MEMORY: Final = 80 * 1024**3  # bytes of every GPU that the driver simulates (internal/profiles/gpu/gpu.go, v0.4.0)
+COMPUTE: Final = 100
+GI: Final = 1024**3
+
+# The API's limits that the driver runs into, because it puts all counter sets into one slice and all devices into another
+# (k8s.io/api resource/v1 types.go, 1.35 to 1.37: ResourceSliceMaxCounterSets, ...MaxDevicesWithAdvancedFeatures).
+MAX_COUNTER_SETS: Final = 8
+MAX_DEVICES: Final = 64
+
+_NO_WAY_BACK: Final = "NoWayBack"
+
+
+class ExampleDriver:
+    """Backend of the driver type ExampleDriver."""
+
+    def pool_name(self, driver: DriverSpec, node: str) -> str:  # noqa: ARG002  (the pool is named like the node, whatever the driver)
+        """The node's name."""
+        return node
+
+    def driver_name(self, driver: DriverSpec, cluster: Cluster) -> str:
+        """The name in the base's template. Raises Refused when there is no base or the name cannot be read."""
+        base = _base(driver, cluster)
+        try:
+            return plugin.driver_name(base["spec"]["template"])
+        except Unreadable as unreadable:
+            raise Refused(unreadable.problem(_at(base))) from unreadable
+
+    def namespace(self, driver: DriverSpec) -> str:
+        """Where the base is; its variants are beside it."""
+        return _spec(driver).daemon_set.namespace
+
+    def preflight(self, driver: DriverSpec, cluster: Cluster) -> Sequence[Problem]:
+        """Whether the base is there, waits for its pods to be deleted, leaves assigned nodes alone, and says what it publishes."""
+        try:
+            base = _base(driver, cluster)
+        except Refused as refused:
+            return refused.problems
+        return list(_installation(base))
+
+    def compile(self, driver: DriverSpec, policy: PolicySpec, node: Object, cluster: Cluster) -> Config:  # noqa: ARG002
+        """The variant for the policy's one layout; the same for every node. Raises Refused."""
+        base = _base(driver, cluster)
+        problems = [*_layout_problems(policy.layouts, _spec(driver).gpus_per_node)]
+        problems += [u.problem(_at(base)) for u in plugin.check(base["spec"]["template"])]
+        if problems:
+            raise Refused(*problems)
+        layout = policy.layouts[0]
+        wanted = Settings(
+            gpus=_spec(driver).gpus_per_node,
+            parts=layout.equal.parts if layout.equal else 0,
+            shared=layout.sharing.mode is SharingMode.SHARED,
+        )
+        return _variant(base, plugin.set_to(base["spec"]["template"], wanted), cluster)
+
+    def way_back(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Config:
+        """The assignment that the node has, or a frozen variant of what its pod runs where that assignment would bring something else."""
+        assignment = _assignment(facts.node)
+        name = _spec(driver).daemon_set.name
+        assigned = _find(cluster, name if assignment is None else variant_name(name, assignment))
+        pod = _plugin(driver, facts, assignment)
+        running = _running_template(pod, cluster)
+        template = running if pod is not None else assigned and assigned["spec"]["template"]
+        if template is None:
+            raise Refused(
+                Problem(
+                    reason=_NO_WAY_BACK,
+                    at=f"node {facts.name}",
+                    why=f"nothing says what its driver runs now (assignment {assignment or 'none'}): "
+                    "the DaemonSet or its ControllerRevision is gone",
+                    fix="annotate the node with gpupartition.dev/accept-no-rollback to change it without a way back",
+                )
+            )
+        try:
+            now = plugin.whole_fingerprint(template)
+            lasting = assigned is not None and plugin.whole_fingerprint(assigned["spec"]["template"]) == now
+            expected = published(plugin.settings(template))
+        except Unreadable as unreadable:
+            raise Refused(_unreadable_way_back(facts, unreadable)) from unreadable
+        seen = _pool(facts)
+        pool = seen if seen.usable and seen.devices else expected
+        if lasting and assignment is None:
+            return Config(fingerprint=fingerprint.short(now), assignment=None, pool=pool)
+        frozen = _variant({"metadata": {"namespace": self.namespace(driver), "name": name}}, template, cluster)
+        return Config(fingerprint=frozen.fingerprint, assignment=frozen.assignment, pool=pool, objects=frozen.objects)
+
+    def observe(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Observation:
+        """Ready only when the assigned driver's pod is Ready and alone: a former pod that still ends could publish once more."""
+        assignment = _assignment(facts.node)
+        pod = _plugin(driver, facts, assignment)
+        template = _running_template(pod, cluster)
+        alone = (
+            [p["metadata"]["uid"] for p in _driver_pods(driver, facts)] == [pod["metadata"]["uid"]] if pod else False
+        )
+        return Observation(
+            assignment=assignment,
+            step=_step(facts.node),
+            running=_fingerprint_or_nothing(template),
+            ready=pod is not None and alone and _is_ready(pod),
+            pool=_pool(facts),
+            plugin=pod,
+        )
+
+    def disturbs(self, now: Pool, then: Pool) -> frozenset[str]:
+        """The whole node, unless nothing changes."""
+        return frozenset() if now.equals(then) else frozenset(d.name for d in now.devices)
+
+    def assign(self, driver: DriverSpec, facts: NodeFacts, to: Assigned, step: str, generation: int) -> Effect | None:  # noqa: ARG002
+        """One patch of the Node: label and step together. A step that is used up is never written again."""
+        if _step(facts.node) == step:
+            return None
+        return _patch(facts.node, step, labels={LAYOUT: to.assignment})
+
+    def cancel(self, driver: DriverSpec, facts: NodeFacts, step: str) -> Effect | None:  # noqa: ARG002
+        """The step alone: an `assign` of it that comes late finds another resourceVersion."""
+        return None if _step(facts.node) == step else _patch(facts.node, step)
+
+    def repair(self, driver: DriverSpec, facts: NodeFacts, current: Assigned, generation: int) -> Effect | None:  # noqa: ARG002
+        """Nothing: the driver publishes its slices itself."""
+        return None
+
+
+def variant_name(base: str, layout: str) -> str:
+    """Name of a layout's DaemonSet; a base's name that is too long is cut (253 characters is the limit)."""
+    return f"{base[: 252 - len(layout)].rstrip('-.')}-{layout}"
+
+
+def base_label(base: str) -> str:
+    """The base's name as a label value; a name of more than 63 characters is cut and told apart by its hash."""
+    if len(base) <= 63:
+        return base
+    return f"{base[:46].rstrip('-.')}-{hashlib.sha256(base.encode()).hexdigest()[:16]}"
+
+
+@lru_cache(maxsize=256)
+def published(told: Settings) -> Pool:
+    """The pool that the driver publishes, device by device, in its order: the parts of a GPU before the whole."""
+    if not told.parts:
+        return Pool(devices=tuple(_device(f"gpu-{gpu}", told.shared) for gpu in range(told.gpus)))
+    devices: list[Device] = []
+    for gpu in range(told.gpus):
+        devices += [
+            _device(f"gpu-{gpu}-partition-{part}", told.shared, cut=told.parts, counters=f"gpu-{gpu}-counters")
+            for part in range(told.parts)
+        ]
+        devices.append(_device(f"gpu-{gpu}-full", told.shared, counters=f"gpu-{gpu}-counters"))
+    whole = {"memory": MEMORY, "compute": COMPUTE}
+    return Pool(devices=tuple(devices), counters={f"gpu-{gpu}-counters": whole for gpu in range(told.gpus)})
+
+
+def _device(name: str, shared: bool, *, cut: int = 1, counters: str = "") -> Device:
+    size = {"memory": MEMORY // cut, "compute": COMPUTE // cut}
+    return Device(name=name, capacity=size, costs={counters: size} if counters else {}, shared=shared)
+
+
+# ----------------------------------------------------------------------------------------------------------------- what is refused
+
+
+def _installation(base: Object) -> Iterator[Problem]:
+    template = base["spec"]["template"]
+    if base["spec"].get("updateStrategy", {}).get("type") != "OnDelete":
+        yield Problem(
+            reason="BaseRollsItself",
+            at=_at(base),
+            why="it replaces its pods by itself, on all nodes at its own pace",
+            fix="set spec: {updateStrategy: {type: OnDelete}}",
+        )
+    if not plugin.exclusive(template):
+        requirement = f"{{key: {LAYOUT}, operator: DoesNotExist}}"
+        yield Problem(
+            reason="BaseNotExclusive",
+            at=_at(base),
+            why="its pods would run beside those of a layout on the same node",
+            fix=f"add to every nodeSelectorTerm: matchExpressions: [{requirement}]; where there is none: spec: {{template: {{spec: "
+            "{affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: "
+            f"[{{matchExpressions: [{requirement}]}}]}}}}}}}}}}}}",
+        )
+    for unreadable in plugin.check(template):
+        yield unreadable.problem(_at(base))
+
+
+def _layout_problems(layouts: Sequence[Layout], gpus: int) -> Iterator[Problem]:
+    layout = layouts[0]
+    at = "spec.layouts[0]"
+    if len(layouts) > 1 or not layout.match.all:
+        yield Problem(
+            reason="LayoutNotUniform",
+            at="spec.layouts" if len(layouts) > 1 else f"{at}.match",
+            why="this driver cuts all GPUs of a node alike",
+            fix="write exactly one layout, with match: {all: true}",
+        )
+    if layout.type not in (LayoutType.WHOLE, LayoutType.EQUAL):
+        yield Problem(
+            reason="LayoutTypeUnsupported",
+            at=f"{at}.type",
+            why=f"this driver cannot publish {layout.type}",
+            fix="use Whole or Equal, or a driver of type Publish",
+        )
+    if layout.equal:
+        yield from _part_problems(layout, gpus, at)
+    if layout.sharing.capacity:
+        yield Problem(
+            reason="SharingCapacityUnsupported",
+            at=f"{at}.sharing.capacity",
+            why="sharing.capacity is for Publish: this driver chooses the bounds of a shared device itself (steps of 1Gi and of 1 compute)",
+            fix="leave it out",
+        )
+
+
+def _part_problems(layout: Layout, gpus: int, at: str) -> Iterator[Problem]:
+    if layout.equal is None:
+        return
+    parts = layout.equal.parts
+    shared = layout.sharing.mode is SharingMode.SHARED
+    if not layout.equal.offer_whole:
+        yield Problem(
+            reason="WholeAlwaysOffered",
+            at=f"{at}.equal.offerWhole",
+            why="this driver always offers the whole GPU beside its parts",
+            fix="leave it out or set it to true",
+        )
+    if gpus > MAX_COUNTER_SETS:
+        yield Problem(
+            reason="TooManyGpus",
+            at=f"{at}.equal.parts",
+            why=f"{gpus} GPUs in parts need {gpus} counter sets in one slice, and the API takes {MAX_COUNTER_SETS}",
+            fix=f"use type Whole on nodes with more than {MAX_COUNTER_SETS} GPUs, or a driver of type Publish",
+        )
+    elif gpus * (parts + 1) > MAX_DEVICES:
+        yield Problem(
+            reason="TooManyParts",
+            at=f"{at}.equal.parts",
+            why=f"{gpus} GPUs in {parts} parts and as a whole are {gpus * (parts + 1)} devices in one slice, and the API takes {MAX_DEVICES}",
+            fix=_use(gpus, parts, shared=shared),
+        )
+    if shared and MEMORY % (parts * GI):
+        yield Problem(
+            reason="PartsNotWholeGi",
+            at=f"{at}.equal.parts",
+            why=f"shared devices are handed out in steps of 1Gi, and 80Gi in {parts} parts is {MEMORY // parts} bytes, no whole number of Gi",
+            fix=_use(gpus, parts, shared=True),
+        )
+
+
+def _use(gpus: int, parts: int, *, shared: bool) -> str:
+    fitting = [p for p in range(2, MAX_DEVICES // min(gpus, MAX_COUNTER_SETS)) if not (shared and MEMORY % (p * GI))]
+    nearest = sorted(sorted(fitting, key=lambda p: (abs(p - parts), p))[:2])
+    return f"use {' or '.join(str(p) for p in nearest)} parts"
+
+
+def _unreadable_way_back(facts: NodeFacts, unreadable: Unreadable) -> Problem:
+    return Problem(reason=_NO_WAY_BACK, at=f"node {facts.name}", why=unreadable.why, fix=unreadable.fix)
+
+
+# ------------------------------------------------------------------------------------------------------------------ objects as read
+
+
+def _spec(driver: DriverSpec) -> ExampleDriverSpec:
+    if driver.example_driver is None:
+        raise AssertionError(f"driver of type {driver.type} has no spec.exampleDriver: {driver}")
+    return driver.example_driver
+
+
+def _base(driver: DriverSpec, cluster: Cluster) -> Object:
+    ref = _spec(driver).daemon_set
+    found = _find(cluster, ref.name)
+    if found is None:
+        raise Refused(
+            Problem(
+                reason="BaseMissing",
+                at="spec.exampleDriver.daemonSet",
+                why=f"there is no DaemonSet {ref.name} in namespace {ref.namespace}",
+                fix="install the driver's chart there, or name its DaemonSet "
+                f"(kubectl get daemonsets --namespace {ref.namespace})",
+            )
+        )
+    return found
+
+
+def _find(cluster: Cluster, name: str) -> Object | None:
+    return next((d for d in cluster.daemon_sets if d["metadata"]["name"] == name), None)
+
+
+def _at(daemon_set: Object) -> str:
+    metadata = daemon_set["metadata"]
+    return f"DaemonSet {metadata['namespace']}/{metadata['name']}"
+
+
+def _variant(base: Object, template: Mapping[str, Any], cluster: Cluster) -> Config:
+    whole = plugin.whole_fingerprint(template)
+    layout = fingerprint.short(whole)
+    label = base_label(base["metadata"]["name"])
+    labels = {LAYOUT: layout, DRIVER: label}
+    body = {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {
+            "name": variant_name(base["metadata"]["name"], layout),
+            "namespace": base["metadata"]["namespace"],
+            "labels": labels,
+            "annotations": {FINGERPRINT: whole},
+        },
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "updateStrategy": {"type": "OnDelete"},
+            "template": plugin.marked(template, layout, label),
+        },
+    }
+    present = _find(cluster, body["metadata"]["name"])  # type: ignore[index]
+    if present is not None:
+        _check_unchanged(present, whole)
+    return Config(fingerprint=layout, assignment=layout, pool=published(plugin.settings(template)), objects=(body,))
+
+
+def _check_unchanged(present: Object, whole: str) -> None:
+    name, namespace = present["metadata"]["name"], present["metadata"]["namespace"]
+    if _whole_or_nothing(present["spec"]["template"]) != whole:
+        raise Refused(
+            Problem(
+                reason="ConfigChanged",
+                at=_at(present),
+                why="somebody changed its template, so it no longer is the layout in its name",
+                fix=f"kubectl rollout undo daemonset/{name} --namespace {namespace}",
+            )
+        )
+
+
+def _running_template(pod: Object | None, cluster: Cluster) -> Mapping[str, Any] | None:
+    """The template from which the pod was made: its ControllerRevision, not its DaemonSet, which may have moved on."""
+    if pod is None:
+        return None
+    owner = _controller(pod)
+    revision = pod["metadata"].get("labels", {}).get("controller-revision-hash")
+    name = f"{owner.get('name')}-{revision}"
+    found = next((r for r in cluster.controller_revisions if r["metadata"]["name"] == name), None)
+    if found is None or _controller(found).get("uid") != owner.get("uid"):
+        return None
+    template: Mapping[str, Any] = found["data"]["spec"]["template"]
+    return template
+
+
+def _fingerprint_or_nothing(template: Mapping[str, Any] | None) -> str:
+    return fingerprint.short(_whole_or_nothing(template)) if template is not None else ""
+
+
+def _whole_or_nothing(template: Mapping[str, Any]) -> str:
+    try:
+        return plugin.whole_fingerprint(template)
+    except Unreadable:
+        return ""
+
+
+def _controller(thing: Object) -> Mapping[str, Any]:
+    owners = thing["metadata"].get("ownerReferences", ())
+    return next((o for o in owners if o.get("controller")), {})
+
+
+def _driver_pods(driver: DriverSpec, facts: NodeFacts) -> list[Object]:
+    """The pods of the base and of its variants on the node, those that are ending included; pods that have ended are gone."""
+    base = _spec(driver).daemon_set.name
+    return [
+        pod
+        for pod in facts.pods
+        if _controller(pod).get("kind") == "DaemonSet"
+        and (_controller(pod)["name"] == base or pod["metadata"].get("labels", {}).get(DRIVER) == base_label(base))
+        and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+    ]
+
+
+def _plugin(driver: DriverSpec, facts: NodeFacts, assignment: str | None) -> Object | None:
+    base = _spec(driver).daemon_set.name
+    name = base if assignment is None else variant_name(base, assignment)
+    return next(
+        (
+            pod
+            for pod in _driver_pods(driver, facts)
+            if _controller(pod)["name"] == name and "deletionTimestamp" not in pod["metadata"]
+        ),
+        None,
+    )
+
+
+def _is_ready(pod: Object) -> bool:
+    conditions = pod.get("status", {}).get("conditions", ())
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def _pool(facts: NodeFacts) -> Pool:
+    return Pool.read(s for s in facts.slices if s["spec"]["pool"]["name"] == facts.name)
+
+
+def _assignment(node: Object) -> str | None:
+    value: str | None = node["metadata"].get("labels", {}).get(LAYOUT)
+    return value
+
+
+def _step(node: Object) -> str:
+    return str(node["metadata"].get("annotations", {}).get(STEP, ""))
+
+
+def _patch(node: Object, step: str, labels: Mapping[str, str | None] | None = None) -> PatchNode:
+    metadata = node["metadata"]
+    return PatchNode(
+        node=metadata["name"],
+        resource_version=metadata["resourceVersion"],
+        labels=labels or {},
+        annotations={STEP: step},
+    )
