@@ -134,7 +134,7 @@ class ControlPlane:
         """Start a program that was stopped (`programs[name].stop()`) or that died; returns when it is ready."""
         program = self.programs[name]
         await program.start()
-        await program.until(self._ready[name], timeout=START_SECONDS)
+        await program.until(self._ready[name], within=START_SECONDS)
 
     async def second_apiserver(self, feature_gates: str) -> Path:
         """Start one more API server on the same etcd with other gates; returns its administrator's kubeconfig."""
@@ -214,7 +214,7 @@ class ControlPlane:
                 tasks.create_task(self._run(name, command, lambda url=url: self._answers(url)))  # type: ignore[misc]
             tasks.create_task(self._run("kwok", parts.kwok(), _at_once))
             if importlib.util.find_spec("testbed.driverhost"):
-                tasks.create_task(self._run("driver-host", self._driver_host(), _at_once, env=_python_env()))
+                tasks.create_task(self._run("driver-host", self._driver_host(), _at_once, env=python_env()))
             tasks.create_task(self._furnish())
         async with self._progress.step(f"{self.shape.nodes} nodes with {self.shape.gpus} GPUs each"):
             await self._until_furnished()
@@ -297,6 +297,6 @@ def _trust_anyone() -> ssl.SSLContext:
     return context
 
 
-def _python_env() -> dict[str, str]:
+def python_env() -> dict[str, str]:
     """The environment in which this checkout's packages can be imported from anywhere."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "operator"), str(ROOT)]), "PYTHONUNBUFFERED": "1"}

@@ -74,16 +74,16 @@ class Program:
                 *leashed(self.command), stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out, env=self._env
             )
 
-    async def until(self, ready: Callable[[], Awaitable[bool]], *, timeout: float) -> None:  # noqa: ASYNC109 - named in the message
-        """Wait for `ready`. Raises TestbedError, with the end of the log, when the program dies or is not ready after `timeout` seconds."""
+    async def until(self, ready: Callable[[], Awaitable[bool]], *, within: float) -> None:
+        """Wait for `ready`. Raises TestbedError, with the end of the log, when the program dies or is not ready after `within` seconds."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(within):
                 while not await ready():
                     if not self.alive:
                         raise TestbedError(self.obituary())
                     await asyncio.sleep(POLL_SECONDS)
                 return
-        raise TestbedError(f"{self.name} was not ready after {timeout:.0f} s. The end of {self.log}:\n{tail(self.log)}")
+        raise TestbedError(f"{self.name} was not ready after {within:.0f} s. The end of {self.log}:\n{tail(self.log)}")
 
     async def stop(self, *, grace: float = 10) -> None:
         """Ask it to end (SIGTERM), and kill it after `grace` seconds. Harmless when it does not run."""

@@ -1,0 +1,177 @@
+"""The testbed keeps its promises: real Kubernetes, quick, side by side, and nothing left behind."""
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from testbed.controlplane import ROOT, ControlPlane, Shape, python_env
+from testbed.programs import TestbedError
+from tests.e2e.harness import Cluster, eventually
+
+from gpupartition.kube import NODES, PODS, Client
+
+WORKLOAD = {"containers": [{"name": "main", "image": "busybox"}]}
+
+
+async def test_a_pod_with_a_claim_runs_on_a_simulated_node_and_gives_its_device_back(cluster: Cluster) -> None:
+    (node,) = await cluster.nodes(1)
+    namespace = await cluster.namespace()
+    await cluster.published(8, node=node)
+    await cluster.holder("worker", namespace=namespace, node=node)
+    pod = await cluster.running("worker", namespace=namespace)
+    assert pod["spec"]["nodeName"] == node
+    claims = json.loads(await cluster.kubectl("get", "resourceclaims", "-n", namespace, "-o", "json"))["items"]
+    (result,) = claims[0]["status"]["allocation"]["devices"]["results"]
+    assert (result["driver"], result["pool"], result["device"]) == ("gpu.example.com", node, "gpu-0")
+    began = time.monotonic()
+    await cluster.client.delete(PODS, "worker", namespace=namespace)
+    await cluster.gone(PODS, "worker", namespace=namespace)
+    assert time.monotonic() - began < 5  # a grace period of 30 s is not waited for
+    await eventually(lambda: _no_claims(cluster, namespace))
+
+
+async def _no_claims(cluster: Cluster, namespace: str) -> bool:
+    return "No resources found" in await cluster.kubectl(
+        "get", "resourceclaims", "-n", namespace, "--ignore-not-found"
+    ) or not (await cluster.kubectl("get", "resourceclaims", "-n", namespace, "-o", "name"))
+
+
+async def test_a_node_whose_kubelet_stops_is_not_ready_until_it_starts(cluster: Cluster) -> None:
+    (node,) = await cluster.nodes(1, pool="none")
+    before = await cluster.client.get(NODES, node)
+    await cluster.kubelet_stops(node)
+    taints = await eventually(lambda: _taints(cluster, node))
+    assert {each["key"] for each in taints} == {"node.kubernetes.io/not-ready"}
+    await cluster.kubelet_starts(node, rebooted=True)
+    after = await cluster.client.get(NODES, node)
+    assert before["status"]["nodeInfo"]["bootID"] != after["status"]["nodeInfo"]["bootID"]
+    await eventually(lambda: _no_taints(cluster, node))
+
+
+async def _taints(cluster: Cluster, node: str) -> list[dict[str, str]]:
+    return list((await cluster.client.get(NODES, node))["spec"].get("taints", []))
+
+
+async def _no_taints(cluster: Cluster, node: str) -> bool:
+    return not await _taints(cluster, node)
+
+
+async def test_a_pod_may_take_its_time_to_end(cluster: Cluster) -> None:
+    await cluster.nodes(1, pool="none")
+    namespace = await cluster.namespace()
+    spec = {**WORKLOAD, "nodeSelector": cluster.labels}
+    note = {"testbed.gpupartition.dev/terminates-after": "3s"}
+    metadata = {"name": "slow", "namespace": namespace, "annotations": note}
+    await cluster.client.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    await cluster.running("slow", namespace=namespace)
+    began = time.monotonic()
+    await cluster.client.delete(PODS, "slow", namespace=namespace)
+    await cluster.gone(PODS, "slow", namespace=namespace)
+    assert 2.5 < time.monotonic() - began < 20
+
+
+async def test_a_batch_pod_completes(cluster: Cluster) -> None:
+    await cluster.nodes(1, pool="none")
+    namespace = await cluster.namespace()
+    spec = {**WORKLOAD, "nodeSelector": cluster.labels, "restartPolicy": "Never"}
+    note = {"testbed.gpupartition.dev/completes-after": "500ms"}
+    metadata = {"name": "batch", "namespace": namespace, "annotations": note}
+    await cluster.client.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+    async def succeeded() -> bool:
+        pod = await cluster.client.get(PODS, "batch", namespace=namespace)
+        assert pod["status"]["phase"] == "Succeeded", pod["status"]
+        return True
+
+    await eventually(succeeded)
+
+
+async def test_the_audit_log_tells_who_asked_for_what(cluster: Cluster) -> None:
+    async with Client.connect(cluster.controlplane.kubeconfig, user_agent="curious/1") as client:
+        await client.get(NODES, (await cluster.nodes(1, pool="none"))[0])
+    (entry,) = await eventually(lambda: cluster.audit(user_agent="curious/1"))
+    assert (entry["verb"], entry["objectRef"]["resource"], entry["user"]["username"]) == ("get", "nodes", "admin")
+
+
+async def test_a_test_with_its_own_driver_name_disturbs_no_other(cluster: Cluster) -> None:
+    base = await cluster.example_driver(env={"NUM_DEVICES": "3"})
+    (node,) = await cluster.nodes(1, pool=base.pool)
+    slices = await cluster.published(3, node=node, driver=base.driver)
+    assert {each["spec"]["pool"]["name"] for each in slices} == {node}
+
+
+async def test_two_testbeds_run_side_by_side(controlplane: ControlPlane, tmp_path: Path) -> None:
+    async with ControlPlane(tmp_path, shape=Shape(nodes=1, gpus=2)) as other:
+        assert other.server != controlplane.server
+        async with other.client() as theirs, controlplane.client() as ours:
+            names = [each["metadata"]["name"] for each in (await theirs.list(NODES)).items]
+            assert names == ["node-1"]
+            assert "node-1" not in [each["metadata"]["name"] for each in (await ours.list(NODES)).items]
+
+
+async def test_killing_the_parent_leaves_no_process_behind(tmp_path: Path) -> None:
+    script = (
+        "import asyncio, sys\n"
+        "from pathlib import Path\n"
+        "from testbed.controlplane import ControlPlane, Shape\n"
+        "async def main():\n"
+        "    async with ControlPlane(Path(sys.argv[1]), shape=Shape(nodes=1)) as up:\n"
+        "        print(*[each.pid for each in up.programs.values()], flush=True)\n"
+        "        await asyncio.Event().wait()\n"
+        "asyncio.run(main())\n"
+    )
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, str(tmp_path), env=python_env(), cwd=ROOT, stdout=asyncio.subprocess.PIPE
+    )
+    assert parent.stdout
+    pids = [int(pid) for pid in (await parent.stdout.readline()).split()]
+    assert len(pids) == 6
+    assert all(map(_runs, pids))
+    parent.send_signal(signal.SIGKILL)
+    await parent.wait()
+    await eventually(lambda: not any(map(_runs, pids)), within=10)
+
+
+async def test_a_program_that_dies_at_its_start_is_named_with_its_last_words(tmp_path: Path) -> None:
+    wrong = ControlPlane(tmp_path, shape=Shape(nodes=0, feature_gates="NoSuchGate=true"))
+    with pytest.raises(TestbedError, match=r"(?s)kube-apiserver died with exit code 1.*NoSuchGate"):
+        await wrong.start()
+    assert not any(program.alive for program in wrong.programs.values())
+
+
+async def test_a_second_api_server_shows_what_other_feature_gates_do(controlplane: ControlPlane) -> None:
+    kubeconfig = await controlplane.second_apiserver("DRAPartitionableDevices=false")
+    metrics = await controlplane.kubectl("get", "--raw", "/metrics", kubeconfig=kubeconfig)
+    (line,) = [
+        each
+        for each in metrics.splitlines()
+        if each.startswith('kubernetes_feature_enabled{name="DRAPartitionableDevices"')
+    ]
+    assert line.endswith(" 0")
+
+
+async def test_the_scheduler_can_be_stopped_and_started(cluster: Cluster) -> None:
+    await cluster.nodes(1, pool="none")
+    namespace = await cluster.namespace()
+    scheduler = cluster.controlplane.programs["kube-scheduler"]
+    await scheduler.stop()
+    try:
+        spec = {**WORKLOAD, "nodeSelector": cluster.labels}
+        metadata = {"name": "waits", "namespace": namespace}
+        await cluster.client.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        pod = await cluster.client.get(PODS, "waits", namespace=namespace)
+        assert "nodeName" not in pod["spec"]
+    finally:
+        await cluster.controlplane.start_again("kube-scheduler")
+    await cluster.running("waits", namespace=namespace)
+
+
+def _runs(pid: int) -> bool:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
