@@ -1,0 +1,479 @@
+"""The simulated example driver on a real API server: each promise here was first measured on the real driver.
+
+Each test has nodes and a driver name of its own. The driver's delays of 30 seconds are a second or two in here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from testbed.drivers.example import Settings, draw
+from tests.e2e.harness import eventually
+
+from gpupartition.kube import NODES, PODS, RESOURCE_SLICES, NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.e2e.harness import Cluster
+
+    from gpupartition.kube import Client
+
+Object = dict[str, Any]
+
+PREFIX: Final = "testbed.gpupartition.dev/"
+READY: Final = {"phase": "Running", "ready": True, "restarts": 0, "waiting": ""}
+UNREADY: Final = {**READY, "ready": False}
+
+
+async def becomes(ask: Callable[[], Awaitable[Any]], expected: object) -> None:
+    """Wait until the answer is as expected."""
+
+    async def same() -> bool:
+        answer = await ask()
+        assert answer == expected
+        return True
+
+    await eventually(same)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """One node with a driver name of its own, on which drivers are started and stopped as a DaemonSet would do it."""
+
+    client: Client
+    node: str
+    namespace: str
+    sync: float = 1
+    wipe: float = 30
+
+    @property
+    def driver(self) -> str:
+        return f"{self.node}.example.com"
+
+    async def start(self, *, devices: int = 8, partitions: int = 0, shared: bool = False) -> str:
+        """Put a driver pod on the node; returns its name."""
+        env = {
+            "NODE_NAME": self.node,
+            "DRIVER_NAME": self.driver,
+            "NUM_DEVICES": devices,
+            "GPU_PARTITIONS": partitions,
+            "GPU_ALLOW_MULTIPLE_ALLOCATIONS": str(shared).lower(),
+            "TESTBED_SYNC_SECONDS": self.sync,
+            "TESTBED_WIPE_SECONDS": self.wipe,
+        }
+        container = {
+            "name": "plugin",
+            "image": "registry.example/dra-example-driver:v0.4.0",
+            "env": [{"name": name, "value": str(value)} for name, value in env.items()],
+        }
+        pod = await self.client.create(
+            PODS,
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {
+                    "generateName": "plugin-",
+                    "namespace": self.namespace,
+                    "labels": {"app.kubernetes.io/name": "dra-example-driver"},
+                },
+                "spec": {
+                    "nodeName": self.node,
+                    "containers": [container],
+                    "tolerations": [{"operator": "Exists"}],
+                },
+            },
+        )
+        return str(pod["metadata"]["name"])
+
+    async def stop(self, pod: str) -> None:
+        await self.client.delete(PODS, pod, namespace=self.namespace)
+
+    async def restart(self, pod: str, *, devices: int = 8, partitions: int = 0, shared: bool = False) -> str:
+        """Replace the driver by one with another layout."""
+        await self.stop(pod)
+        return await self.start(devices=devices, partitions=partitions, shared=shared)
+
+    async def annotate(self, **notes: str | None) -> None:
+        """Annotate the node under the testbed's prefix; None takes an annotation away. `_` stands for `-`."""
+        prefixed = {PREFIX + name.replace("_", "-"): value for name, value in notes.items()}
+        await self.client.patch(NODES, self.node, {"metadata": {"annotations": prefixed}})
+
+    async def pods(self) -> list[Object]:
+        return (
+            await self.client.list(PODS, namespace=self.namespace, field_selector=f"spec.nodeName={self.node}")
+        ).items
+
+    async def report(self, pod: str) -> dict[str, Any]:
+        """What the kubelet reports: the pod's phase and readiness, its container's restarts and why it waits."""
+        status = (await self.client.get(PODS, pod, namespace=self.namespace))["status"]
+        container: Object = (status.get("containerStatuses") or [{}])[0]
+        return {
+            "phase": status["phase"],
+            "ready": {each["type"]: each["status"] for each in status.get("conditions", ())}.get("Ready") == "True",
+            "restarts": container.get("restartCount"),
+            "waiting": container.get("state", {}).get("waiting", {}).get("reason", ""),
+        }
+
+    async def ready(self, pod: str) -> None:
+        """Wait until the pod is Ready."""
+        await becomes(lambda: self.report(pod), READY)
+
+    async def turns(self) -> None:
+        """Wait until the driver has looked at its pools: at those that somebody writes from now on, and at what it waited for before."""
+        foreign = await self.hand_made("turns")
+        await becomes(lambda: self.exists(foreign), False)
+
+    async def slices(self) -> list[Object]:
+        """The driver's slices of this node, by name."""
+        selector = f"spec.driver={self.driver},spec.nodeName={self.node}"
+        listing = await self.client.list(RESOURCE_SLICES, field_selector=selector)
+        return sorted(listing.items, key=lambda item: str(item["metadata"]["name"]))
+
+    async def contents(self) -> list[Object]:
+        """What the slices hold, to be compared with a drawing."""
+        common = {"driver", "nodeName", "pool"}
+        return [
+            {key: value for key, value in item["spec"].items() if key not in common} for item in await self.slices()
+        ]
+
+    async def pool(self) -> list[tuple[int, int, int]]:
+        """Per slice: generation, number of slices, number of counter sets or devices."""
+        return [
+            (
+                spec["pool"]["generation"],
+                spec["pool"]["resourceSliceCount"],
+                len(spec.get("devices") or spec["sharedCounters"]),
+            )
+            for spec in [item["spec"] for item in await self.slices()]
+        ]
+
+    async def hand_made(self, name: str, **spec: object) -> str:
+        """Create a slice that no plugin made: by default of this driver, on this node, in a pool of its own."""
+        pool = {"name": f"{self.node}-foreign", "generation": 1, "resourceSliceCount": 1}
+        common = {"driver": self.driver, "pool": pool, "devices": [{"name": "d"}]}
+        place: Object = {} if {"allNodes", "nodeSelector"} & spec.keys() else {"nodeName": self.node}
+        made = await self.client.create(
+            RESOURCE_SLICES,
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceSlice",
+                "metadata": {"name": f"{self.node}-{name}"},
+                "spec": {**common, **place, **spec},
+            },
+        )
+        return str(made["metadata"]["name"])
+
+    async def exists(self, name: str) -> bool:
+        try:
+            await self.client.get(RESOURCE_SLICES, name)
+        except NotFound:
+            return False
+        return True
+
+    def layout(self, *, devices: int = 8, partitions: int = 0, shared: bool = False) -> list[Object]:
+        return draw(Settings(node=self.node, devices=devices, partitions=partitions, shared=shared))
+
+
+@pytest.fixture
+async def bench(cluster: Cluster) -> Bench:
+    (node,) = await cluster.nodes(1, pool="none")
+    return Bench(client=cluster.client, node=node, namespace=await cluster.namespace())
+
+
+# ── layouts that the API server takes ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("devices", "partitions", "shared", "pool"),
+    [
+        (8, 0, False, [(1, 1, 8)]),
+        (8, 2, False, [(1, 2, 8), (1, 2, 24)]),
+        (8, 3, False, [(1, 2, 8), (1, 2, 32)]),
+        (8, 4, True, [(1, 2, 8), (1, 2, 40)]),
+        (8, 7, False, [(1, 2, 8), (1, 2, 64)]),
+        (4, 15, False, [(1, 2, 4), (1, 2, 64)]),
+    ],
+)
+async def test_a_layout_is_published_as_drawn_and_its_pod_is_ready(
+    bench: Bench, devices: int, partitions: int, shared: bool, pool: list[tuple[int, int, int]]
+) -> None:
+    pod = await bench.start(devices=devices, partitions=partitions, shared=shared)
+    await becomes(bench.pool, pool)
+    assert await bench.contents() == bench.layout(devices=devices, partitions=partitions, shared=shared)
+    await bench.ready(pod)
+
+
+async def test_slices_are_named_by_their_place_and_owned_by_the_node(bench: Bench) -> None:
+    await bench.start(partitions=2)
+    await becomes(bench.pool, [(1, 2, 8), (1, 2, 24)])
+    node = await bench.client.get(NODES, bench.node)
+    for place, item in enumerate(await bench.slices()):
+        assert item["metadata"]["name"].startswith(f"0000{place}-{bench.driver}-{bench.node}-")
+        assert item["spec"]["pool"]["name"] == bench.node
+        assert item["metadata"]["ownerReferences"] == [
+            {"apiVersion": "v1", "kind": "Node", "name": bench.node, "uid": node["metadata"]["uid"], "controller": True}
+        ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "pool"),
+    [
+        pytest.param(2, 4, [(1, 2, 8), (1, 2, 40)], id="2 to 4"),
+        pytest.param(4, 0, [(1, 1, 8)], id="4 to 0"),
+        pytest.param(2, 0, [(1, 1, 8)], id="2 to 0"),
+        pytest.param(0, 2, [(2, 2, 8), (2, 2, 24)], id="0 to 2"),
+    ],
+)
+async def test_a_new_layout_is_written_into_the_slices_that_are_there(
+    bench: Bench, before: int, after: int, pool: list[tuple[int, int, int]]
+) -> None:
+    pod = await bench.start(partitions=before)
+    await becomes(bench.contents, bench.layout(partitions=before))
+    old = await bench.slices()
+    await bench.restart(pod, partitions=after)
+    await becomes(bench.pool, pool)
+    new = await bench.slices()
+    assert await bench.contents() == bench.layout(partitions=after)
+    assert [item["metadata"]["uid"] for item in old][: len(new)] == [item["metadata"]["uid"] for item in new][
+        : len(old)
+    ]
+
+
+async def test_from_halves_to_quarters_is_a_single_write(bench: Bench) -> None:
+    pod = await bench.start(partitions=2)
+    await becomes(bench.contents, bench.layout(partitions=2))
+    counters, devices = await bench.slices()
+    await bench.restart(pod, partitions=4)
+    await becomes(bench.contents, bench.layout(partitions=4))
+    after = await bench.slices()
+    assert after[0] == counters
+    assert after[1]["metadata"]["generation"] == devices["metadata"]["generation"] + 1
+
+
+# ── layouts that the API server refuses ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("devices", "partitions", "shared"), [(8, 8, False), (4, 16, False), (8, 3, True)])
+async def test_refused_devices_leave_half_a_pool_whose_generation_rises_at_every_try(
+    bench: Bench, devices: int, partitions: int, shared: bool
+) -> None:
+    pod = await bench.start(devices=devices, partitions=partitions, shared=shared)
+
+    async def half_a_pool_at_a_high_generation() -> bool:
+        ((generation, slices, counter_sets),) = await bench.pool() or [(0, 0, 0)]
+        return generation >= 5 and (slices, counter_sets) == (2, devices)
+
+    await eventually(half_a_pool_at_a_high_generation)
+    await bench.ready(pod)
+
+
+@pytest.mark.parametrize(("devices", "partitions"), [(9, 2), (129, 0)])
+async def test_a_refused_first_slice_leaves_nothing(bench: Bench, devices: int, partitions: int) -> None:
+    pod = await bench.start(devices=devices, partitions=partitions)
+    await bench.ready(pod)
+    await bench.turns()
+    assert await bench.slices() == []
+
+
+@pytest.mark.parametrize(("partitions", "shared"), [(8, False), (3, True)])
+async def test_a_good_pool_outlives_a_layout_whose_devices_are_refused(
+    bench: Bench, partitions: int, shared: bool
+) -> None:
+    pod = await bench.start(partitions=2)
+    await becomes(bench.contents, bench.layout(partitions=2))
+    before = await bench.slices()
+    pod = await bench.restart(pod, partitions=partitions, shared=shared)
+    await bench.ready(pod)
+    await bench.turns()
+    assert await bench.slices() == before
+
+
+async def test_a_ninth_gpu_loses_the_counters_of_a_good_pool(bench: Bench) -> None:
+    pod = await bench.start(partitions=2)
+    await becomes(bench.pool, [(1, 2, 8), (1, 2, 24)])
+    await bench.restart(pod, devices=9, partitions=2)
+
+    async def devices_alone() -> bool:
+        slices = await bench.slices()
+        return [len(each["spec"].get("devices", ())) for each in slices] == [27] and await bench.pool() > [(2, 2, 27)]
+
+    await eventually(devices_alone)
+
+
+async def test_a_refused_layout_gives_way_to_a_good_one(bench: Bench) -> None:
+    pod = await bench.start(devices=9, partitions=2)
+    await bench.ready(pod)
+    await bench.restart(pod, partitions=2)
+    await becomes(bench.contents, bench.layout(partitions=2))
+
+
+# ── slices of others, and what others do to ours ──────────────────────────────────────────────────────────────────────
+
+
+async def test_foreign_slices_of_its_driver_and_node_go_and_all_others_stay(bench: Bench) -> None:
+    await bench.start(partitions=2)
+    await becomes(bench.contents, bench.layout(partitions=2))
+    here = {
+        "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [bench.node]}]}]
+    }
+    same = {"name": bench.node, "generation": 1, "resourceSliceCount": 2}
+    staying = [
+        await bench.hand_made("selected", nodeSelector=here),
+        await bench.hand_made("everywhere", allNodes=True, pool={**same, "name": "everywhere"}),
+        await bench.hand_made("other-driver", driver=f"other.{bench.driver}"),
+    ]
+    leaving = [await bench.hand_made("other-pool"), await bench.hand_made("same-pool", pool=same)]
+    for name in leaving:
+        await becomes(lambda name=name: bench.exists(name), False)
+    assert [name for name in staying if not await bench.exists(name)] == []
+    assert await bench.contents() == bench.layout(partitions=2)
+    for name in staying:
+        await bench.client.delete(RESOURCE_SLICES, name)
+
+
+async def test_a_foreign_slice_that_was_there_first_goes_too(bench: Bench) -> None:
+    foreign = await bench.hand_made("first")
+    await bench.start()
+    await becomes(bench.contents, bench.layout())
+    await becomes(lambda: bench.exists(foreign), False)
+
+
+async def test_a_deleted_slice_comes_back_under_a_new_generation(bench: Bench) -> None:
+    await bench.start(partitions=2)
+    await becomes(bench.pool, [(1, 2, 8), (1, 2, 24)])
+    await bench.client.delete(RESOURCE_SLICES, (await bench.slices())[1]["metadata"]["name"])
+    await becomes(bench.pool, [(1, 2, 8)])
+    await becomes(bench.pool, [(2, 2, 8), (2, 2, 24)])
+
+
+async def test_an_edited_slice_is_restored(bench: Bench) -> None:
+    await bench.start(partitions=2)
+    await becomes(bench.contents, bench.layout(partitions=2))
+    edited = (await bench.slices())[1]
+    edited["spec"]["devices"] = edited["spec"]["devices"][:3]
+    await bench.client.replace(RESOURCE_SLICES, edited)
+    assert await bench.pool() == [(1, 2, 8), (1, 2, 3)]
+    await becomes(bench.contents, bench.layout(partitions=2))
+    assert await bench.pool() == [(1, 2, 8), (1, 2, 24)]
+
+
+async def test_a_pool_deleted_as_a_whole_begins_again_at_generation_one(bench: Bench) -> None:
+    pod = await bench.start()
+    await becomes(bench.pool, [(1, 1, 8)])
+    await bench.restart(pod, partitions=2)
+    await becomes(bench.pool, [(2, 2, 8), (2, 2, 24)])
+    await bench.client.delete_collection(
+        RESOURCE_SLICES, field_selector=f"spec.nodeName={bench.node},spec.driver={bench.driver}"
+    )
+    await becomes(bench.pool, [(1, 2, 8), (1, 2, 24)])
+
+
+# ── the kubelet ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_slices_outlive_their_driver_until_the_kubelet_wipes_them(bench: Bench) -> None:
+    bench = replace(bench, wipe=2)
+    pod = await bench.start(partitions=2)
+    await becomes(bench.contents, bench.layout(partitions=2))
+    await bench.stop(pod)
+    await becomes(bench.pods, [])
+    assert await bench.contents() == bench.layout(partitions=2)
+    await becomes(bench.slices, [])
+
+
+async def test_a_new_driver_in_time_calls_the_wipe_off(bench: Bench) -> None:
+    bench = replace(bench, wipe=0.5)
+    pod = await bench.start(partitions=2)
+    await becomes(bench.contents, bench.layout(partitions=2))
+    kept = await bench.slices()
+    pod = await bench.restart(pod, partitions=2)
+    await bench.ready(pod)
+    await bench.turns()  # takes longer than the wipe would have waited
+    assert await bench.slices() == kept
+
+
+async def test_a_starting_kubelet_wipes_every_driver_of_its_node_and_the_living_one_comes_back(bench: Bench) -> None:
+    await bench.start(partitions=2)
+    await becomes(bench.pool, [(1, 2, 8), (1, 2, 24)])
+    other = await bench.hand_made("other-driver", driver=f"other.{bench.driver}")
+    old = {item["metadata"]["uid"] for item in await bench.slices()}
+    await bench.annotate(kubelet_start="once")
+    await becomes(lambda: bench.exists(other), False)
+    await becomes(bench.contents, bench.layout(partitions=2))
+    assert not old & {item["metadata"]["uid"] for item in await bench.slices()}
+
+
+async def test_a_deleted_node_takes_its_slices_along(bench: Bench) -> None:
+    await bench.start(partitions=2)
+    await becomes(bench.contents, bench.layout(partitions=2))
+    await bench.client.delete(NODES, bench.node)
+    await becomes(bench.slices, [])
+
+
+# ── fault switches ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_new_layout_can_fail_while_the_old_one_works(bench: Bench) -> None:
+    await bench.annotate(fault="never-ready@partitions=2")
+    pod = await bench.start()
+    await bench.ready(pod)
+    pod = await bench.restart(pod, partitions=2)
+    await becomes(lambda: bench.report(pod), UNREADY)
+    pod = await bench.restart(pod)
+    await bench.ready(pod)
+    await becomes(bench.contents, bench.layout())
+
+
+async def test_a_fault_taken_away_heals_a_driver_that_runs(bench: Bench) -> None:
+    await bench.annotate(fault="never-ready,wrong-layout=parts")
+    pod = await bench.start(partitions=2)
+    await becomes(bench.contents, bench.layout(partitions=3))
+    await becomes(lambda: bench.report(pod), UNREADY)
+    await bench.annotate(fault=None)
+    await becomes(bench.contents, bench.layout(partitions=2))
+    await bench.ready(pod)
+
+
+async def test_a_crashing_driver_is_reported_as_by_a_kubelet_and_its_slices_are_wiped(bench: Bench) -> None:
+    bench = replace(bench, wipe=1)
+    pod = await bench.start(partitions=2)
+    await becomes(bench.contents, bench.layout(partitions=2))
+    await bench.annotate(fault="crash-loop")
+    await becomes(lambda: bench.report(pod), {**UNREADY, "restarts": 1, "waiting": "CrashLoopBackOff"})
+    await becomes(bench.slices, [])
+    await bench.annotate(fault=None)
+    await becomes(bench.contents, bench.layout(partitions=2))
+    await becomes(lambda: bench.report(pod), {**READY, "restarts": 1})
+
+
+async def test_a_slow_driver_is_being_created_for_a_while(bench: Bench) -> None:
+    await bench.annotate(fault="slow-start=2")
+    pod = await bench.start()
+    await becomes(lambda: bench.report(pod), {**UNREADY, "phase": "Pending", "waiting": "ContainerCreating"})
+    assert await bench.slices() == []
+    await becomes(bench.contents, bench.layout())
+    await bench.ready(pod)
+
+
+async def test_a_driver_that_publishes_nothing_keeps_the_old_pool_and_looks_after_nothing(bench: Bench) -> None:
+    pod = await bench.start()
+    await becomes(bench.contents, bench.layout())
+    await bench.annotate(fault="publishes-nothing@partitions=2")
+    pod = await bench.restart(pod, partitions=2)
+    await bench.ready(pod)
+    assert await bench.contents() == bench.layout()
+    await bench.annotate(fault=None)
+    await becomes(bench.contents, bench.layout(partitions=2))
+
+
+async def test_lost_slices_stay_away_until_the_fault_is_taken_away(bench: Bench) -> None:
+    await bench.annotate(fault="loses-slices-after=2")
+    pod = await bench.start()
+    await becomes(bench.contents, bench.layout())
+    await becomes(bench.slices, [])
+    assert await bench.report(pod) == READY
+    await bench.annotate(fault=None)
+    await becomes(bench.contents, bench.layout())
