@@ -163,6 +163,19 @@ class Cluster:
 
         return await eventually(complete)
 
+    async def pod(
+        self, name: str, *, namespace: str, spec: Object | None = None, **metadata: Mapping[str, str]
+    ) -> Object:
+        """Create a pod on one of this test's nodes, with `spec` laid over a plain one. Does not wait for it."""
+        plain: Object = {"containers": [{"name": "main", "image": "busybox"}], "nodeSelector": self.labels}
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": namespace, **metadata},
+            "spec": {**plain, **(spec or {})},
+        }
+        return await self.client.create(PODS, body)
+
     async def holder(
         self,
         name: str,
@@ -171,42 +184,42 @@ class Cluster:
         node: str = "",
         device_class: str = "gpu.example.com",
         cel: str = "",
-        annotations: Mapping[str, str] | None = None,
-        labels: Mapping[str, str] | None = None,
+        **metadata: Mapping[str, str],
     ) -> Object:
-        """Create a pod with a claim for one device of the class (that fits `cel`), on `node` if given. Does not wait."""
+        """Create a pod that claims one device of the class (that fits `cel`), on `node` if given. Does not wait for it."""
         exactly: Object = {"deviceClassName": device_class}
         if cel:
             exactly["selectors"] = [{"cel": {"expression": cel}}]
-        await self.client.create(
-            RESOURCE_CLAIM_TEMPLATES,
-            {
-                "apiVersion": RESOURCE_CLAIM_TEMPLATES.api_version,
-                "kind": "ResourceClaimTemplate",
-                "metadata": {"name": name, "namespace": namespace},
-                "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}},
-            },
-        )
-        where = {"kubernetes.io/hostname": node} if node else self.labels
+        template = {
+            "apiVersion": RESOURCE_CLAIM_TEMPLATES.api_version,
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}},
+        }
+        await self.client.create(RESOURCE_CLAIM_TEMPLATES, template)
         spec: Object = {
-            "nodeSelector": where,
             "containers": [{"name": "main", "image": "busybox", "resources": {"claims": [{"name": "gpu"}]}}],
             "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": name}],
         }
-        metadata = {"name": name, "namespace": namespace, "annotations": annotations or {}, "labels": labels or {}}
-        return await self.client.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        if node:
+            spec["nodeSelector"] = {"kubernetes.io/hostname": node}
+        return await self.pod(name, namespace=namespace, spec=spec, **metadata)
 
     async def running(self, name: str, *, namespace: str) -> Object:
         """Wait until a pod is Running; returns it."""
+        return await self.in_phase("Running", name, namespace=namespace)
+
+    async def in_phase(self, phase: str, name: str, *, namespace: str) -> Object:
+        """Wait until a pod is in a phase; returns it."""
 
         async def look() -> Object:
             pod = await self.client.get(PODS, name, namespace=namespace)
-            assert pod["status"]["phase"] == "Running", pod["status"]
+            assert pod["status"].get("phase") == phase, pod["status"]
             return pod
 
         return await eventually(look)
 
-    async def gone(self, kind: Kind, name: str, *, namespace: str | None = None) -> None:
+    async def gone(self, kind: Kind, name: str, *, namespace: str | None = None, within: float = 30) -> None:
         """Wait until an object does not exist."""
 
         async def look() -> bool:
@@ -216,7 +229,7 @@ class Cluster:
                 return True
             return False
 
-        await eventually(look)
+        await eventually(look, within=within)
 
     async def kubelet_stops(self, node: str) -> None:
         """Make a node NotReady, as when its kubelet has died."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import signal
 import sys
 import time
@@ -13,9 +12,7 @@ from testbed.controlplane import ROOT, ControlPlane, Shape, python_env
 from testbed.programs import TestbedError
 from tests.e2e.harness import Cluster, eventually
 
-from gpupartition.kube import NODES, PODS, Client
-
-WORKLOAD = {"containers": [{"name": "main", "image": "busybox"}]}
+from gpupartition.kube import NODES, PODS, RESOURCE_CLAIMS, Client
 
 
 async def test_a_pod_with_a_claim_runs_on_a_simulated_node_and_gives_its_device_back(cluster: Cluster) -> None:
@@ -25,49 +22,39 @@ async def test_a_pod_with_a_claim_runs_on_a_simulated_node_and_gives_its_device_
     await cluster.holder("worker", namespace=namespace, node=node)
     pod = await cluster.running("worker", namespace=namespace)
     assert pod["spec"]["nodeName"] == node
-    claims = json.loads(await cluster.kubectl("get", "resourceclaims", "-n", namespace, "-o", "json"))["items"]
-    (result,) = claims[0]["status"]["allocation"]["devices"]["results"]
+    (claim,) = (await cluster.client.list(RESOURCE_CLAIMS, namespace=namespace)).items
+    (result,) = claim["status"]["allocation"]["devices"]["results"]
     assert (result["driver"], result["pool"], result["device"]) == ("gpu.example.com", node, "gpu-0")
-    began = time.monotonic()
+
     await cluster.client.delete(PODS, "worker", namespace=namespace)
-    await cluster.gone(PODS, "worker", namespace=namespace)
-    assert time.monotonic() - began < 5  # a grace period of 30 s is not waited for
-    await eventually(lambda: _no_claims(cluster, namespace))
-
-
-async def _no_claims(cluster: Cluster, namespace: str) -> bool:
-    return "No resources found" in await cluster.kubectl(
-        "get", "resourceclaims", "-n", namespace, "--ignore-not-found"
-    ) or not (await cluster.kubectl("get", "resourceclaims", "-n", namespace, "-o", "name"))
+    await cluster.gone(PODS, "worker", namespace=namespace, within=5)  # its grace period of 30 s is not waited for
+    await cluster.gone(RESOURCE_CLAIMS, claim["metadata"]["name"], namespace=namespace)
 
 
 async def test_a_node_whose_kubelet_stops_is_not_ready_until_it_starts(cluster: Cluster) -> None:
     (node,) = await cluster.nodes(1, pool="none")
+
+    async def taints() -> list[str]:
+        return [each["key"] for each in (await cluster.client.get(NODES, node))["spec"].get("taints", [])]
+
+    async def untainted() -> bool:
+        return not await taints()
+
     before = await cluster.client.get(NODES, node)
+    await eventually(untainted)
     await cluster.kubelet_stops(node)
-    taints = await eventually(lambda: _taints(cluster, node))
-    assert {each["key"] for each in taints} == {"node.kubernetes.io/not-ready"}
+    assert set(await eventually(taints)) == {"node.kubernetes.io/not-ready"}
+
     await cluster.kubelet_starts(node, rebooted=True)
     after = await cluster.client.get(NODES, node)
     assert before["status"]["nodeInfo"]["bootID"] != after["status"]["nodeInfo"]["bootID"]
-    await eventually(lambda: _no_taints(cluster, node))
-
-
-async def _taints(cluster: Cluster, node: str) -> list[dict[str, str]]:
-    return list((await cluster.client.get(NODES, node))["spec"].get("taints", []))
-
-
-async def _no_taints(cluster: Cluster, node: str) -> bool:
-    return not await _taints(cluster, node)
+    await eventually(untainted)
 
 
 async def test_a_pod_may_take_its_time_to_end(cluster: Cluster) -> None:
     await cluster.nodes(1, pool="none")
     namespace = await cluster.namespace()
-    spec = {**WORKLOAD, "nodeSelector": cluster.labels}
-    note = {"testbed.gpupartition.dev/terminates-after": "3s"}
-    metadata = {"name": "slow", "namespace": namespace, "annotations": note}
-    await cluster.client.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    await cluster.pod("slow", namespace=namespace, annotations={"testbed.gpupartition.dev/terminates-after": "3s"})
     await cluster.running("slow", namespace=namespace)
     began = time.monotonic()
     await cluster.client.delete(PODS, "slow", namespace=namespace)
@@ -78,17 +65,9 @@ async def test_a_pod_may_take_its_time_to_end(cluster: Cluster) -> None:
 async def test_a_batch_pod_completes(cluster: Cluster) -> None:
     await cluster.nodes(1, pool="none")
     namespace = await cluster.namespace()
-    spec = {**WORKLOAD, "nodeSelector": cluster.labels, "restartPolicy": "Never"}
     note = {"testbed.gpupartition.dev/completes-after": "500ms"}
-    metadata = {"name": "batch", "namespace": namespace, "annotations": note}
-    await cluster.client.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
-
-    async def succeeded() -> bool:
-        pod = await cluster.client.get(PODS, "batch", namespace=namespace)
-        assert pod["status"]["phase"] == "Succeeded", pod["status"]
-        return True
-
-    await eventually(succeeded)
+    await cluster.pod("batch", namespace=namespace, spec={"restartPolicy": "Never"}, annotations=note)
+    await cluster.in_phase("Succeeded", "batch", namespace=namespace)
 
 
 async def test_the_audit_log_tells_who_asked_for_what(cluster: Cluster) -> None:
@@ -161,9 +140,7 @@ async def test_the_scheduler_can_be_stopped_and_started(cluster: Cluster) -> Non
     scheduler = cluster.controlplane.programs["kube-scheduler"]
     await scheduler.stop()
     try:
-        spec = {**WORKLOAD, "nodeSelector": cluster.labels}
-        metadata = {"name": "waits", "namespace": namespace}
-        await cluster.client.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        await cluster.pod("waits", namespace=namespace)
         pod = await cluster.client.get(PODS, "waits", namespace=namespace)
         assert "nodeName" not in pod["spec"]
     finally:
