@@ -78,12 +78,8 @@ def _key_ok(key: str) -> str:
     return f"!format.qualifiedName().validate({key}).hasValue()"
 
 
-def _value_ok(value: str) -> str:
-    return f"!format.labelValue().validate({value}).hasValue()"
-
-
-LABEL_KEY: Final = Rule(_key_ok("self"), f"self + ' {_BAD_KEY}'", computed=True)
-LABEL_VALUE: Final = Rule(_value_ok("self"), f"self + ' {_BAD_VALUE}'", computed=True)
+LABEL_KEY: Final = Rule(_key_ok("self"), _BAD_KEY)
+LABEL_VALUE: Final = Rule("!format.labelValue().validate(self).hasValue()", _BAD_VALUE)
 
 MATCH_LABELS: Final = (
     Rule(

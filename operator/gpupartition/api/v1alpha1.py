@@ -189,7 +189,7 @@ class DriverSpec(
     """For type Publish: the driver name, and where the GPUs are known from."""
     max_unavailable: NodeCount = "10%"
     """How many nodes may be unavailable at once, over all policies of this driver: a number, or a percentage of all nodes that they match
-    (rounded down, at least 1). Nodes that are not Ready or cordoned count too."""
+    (rounded down, at least 1). Nodes that are not Ready count too."""
     quiesce: Literal["Auto", "DeviceTaint"] = "Auto"
     """How new claims are kept from a node before it changes. DeviceTaint: by a DeviceTaintRule; Auto: by the best that the cluster has."""
 
@@ -382,7 +382,7 @@ class Rollout(Model):
     step: 1, then "10%", then "100%"."""
     max_unavailable: NodeCount = 1
     """How many of the matching nodes may be unavailable at once: a number, or a percentage of them (rounded down, at least 1). Nodes that
-    are not Ready or cordoned count too."""
+    are not Ready count too."""
     drain: Drain = Drain()
     """What is done about pods that hold devices which would change."""
 
@@ -491,7 +491,7 @@ class PolicyStatus(Model):
     """Nodes up to date and nodes matched, such as 7/12."""
     nodes: NodeCounts = NodeCounts()
     """How many nodes are where."""
-    capacity: Annotated[list[ProfileCapacity], Field(max_length=64)] = []
+    capacity: Annotated[list[ProfileCapacity], Field(max_length=512)] = []
     """Devices of each profile on the policy's nodes."""
     blocked_by: Annotated[list[Blocker], Field(max_length=10)] = []
     """Who keeps nodes from being repartitioned; the first ten."""
@@ -581,7 +581,7 @@ class NodeStateStatus(Model):
     target: Assigned | None = None
     """What the node shall have."""
     current: Assigned | None = None
-    """What the node was last seen to have."""
+    """What the node was last verified to have."""
     previous: Assigned | None = None
     """What the node goes back to, if this change fails."""
     original: Assigned | None = None
@@ -593,7 +593,7 @@ class NodeStateStatus(Model):
     step: Hash = ""
     """Random; names this very attempt to write the assignment."""
     generation: int = 0
-    """The policy's metadata.generation that the target comes from."""
+    """Generation of the slices, where the operator writes them; raised with every step."""
     dirty: bool = False
     """Whether a failed attempt was left for a new target: the node cannot simply be let go."""
     outcome: Phase | None = None
@@ -607,7 +607,7 @@ class NodeStateStatus(Model):
     attempts: int = 0
     """How often this target was tried."""
     retry: Annotated[str, Field(max_length=262144)] = ""
-    """The last value of the annotation gpupartition.dev/retry that was answered."""
+    """The value of the annotation gpupartition.dev/retry when the node last failed: another one asks to try again."""
     blockers: Annotated[list[Blocker], Field(max_length=10)] = []
     """Who is in the way; the first ten."""
     reason: Reason = ""
