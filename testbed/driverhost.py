@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import fcntl
 import logging
 import re
 import signal
+import sys
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +29,8 @@ from testbed.drivers.plugin import Plugin
 from testbed.drivers.pods import LABEL, DriverPod
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from testbed.faults import Fault
 
 log = logging.getLogger(__name__)
@@ -41,7 +46,9 @@ class NodeView:
     """What this program reads of a node."""
 
     uid: str
+    boot: str
     fault: str
+    kubelet_stopped: bool
     kubelet_start: str
     kubelet_started: str
 
@@ -50,7 +57,9 @@ class NodeView:
         notes = body["metadata"].get("annotations") or {}
         return cls(
             body["metadata"]["uid"],
+            body.get("status", {}).get("nodeInfo", {}).get("bootID", ""),
             notes.get(faults.ANNOTATION, ""),
+            notes.get(kubelet.STOP) == kubelet.STOPPED,
             notes.get(kubelet.START, ""),
             notes.get(kubelet.STARTED, ""),
         )
@@ -78,11 +87,22 @@ class SliceView:
 
 @dataclass(slots=True)
 class SimulatedNode:
-    """The kubelet, the plugins (by pod UID) and the fault switches of one node."""
+    """The kubelet of one node, the boot in which it was last seen alive, the plugins (by pod UID) and the fault switches."""
 
     kubelet: Kubelet
+    boot: str = ""
     plugins: dict[str, tuple[Plugin, asyncio.Task[None]]] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
+
+    def wake(self) -> None:
+        """Let all drivers look again."""
+        for plugin, _ in self.plugins.values():
+            plugin.wake()
+
+    def reboot(self) -> None:
+        """Start all containers anew."""
+        for plugin, _ in self.plugins.values():
+            plugin.reboot()
 
 
 class DriverHost:
@@ -106,14 +126,14 @@ class DriverHost:
             log.info("running %d drivers on %d nodes", len(self.pods.values()), len(self.nodes.values()))
             await asyncio.gather(*watches)
         finally:
-            await self._stop()
+            await self._stop(watches)
 
-    async def _stop(self) -> None:
-        plugins = [task for node in self._nodes.values() for _, task in node.plugins.values()]
-        for task in plugins:
+    async def _stop(self, watches: list[asyncio.Task[None]]) -> None:
+        running = watches + [task for node in self._nodes.values() for _, task in node.plugins.values()]
+        for task in running:
             task.cancel()
-        await asyncio.gather(*plugins, return_exceptions=True)
-        await asyncio.gather(*(node.kubelet.stop() for node in self._nodes.values()))
+        await asyncio.gather(*running, return_exceptions=True)
+        await asyncio.gather(*(node.kubelet.close() for node in self._nodes.values()))
 
     def _wipe_orphans(self) -> None:
         """Take up the wipes that were waiting when a former driver host died; a plugin that connects calls its own off."""
@@ -130,16 +150,27 @@ class DriverHost:
         node = self._node(name)
         if new is None:
             return
-        if new.kubelet_start != new.kubelet_started:
-            node.kubelet.start(new.uid, new.kubelet_start)
         if old is None or old.fault != new.fault:
-            try:
-                node.faults = faults.parse(new.fault)
-            except faults.BadFaultError as problem:
-                log.error("node %s, annotation %s, ignored: %s", name, faults.ANNOTATION, problem)  # noqa: TRY400
-                node.faults = []
-            for plugin, _ in node.plugins.values():
-                plugin.wake()
+            node.faults = self._faults(name, new.fault)
+        self._live(node, new)
+        node.wake()
+
+    def _live(self, node: SimulatedNode, seen: NodeView) -> None:
+        if seen.kubelet_stopped:
+            node.kubelet.stop()
+            return
+        rebooted = node.boot not in ("", seen.boot)
+        node.boot = seen.boot
+        if rebooted or seen.kubelet_start != seen.kubelet_started:
+            node.kubelet.start(seen.uid, seen.boot, seen.kubelet_start, then=node.reboot if rebooted else node.wake)
+
+    @staticmethod
+    def _faults(node: str, annotation: str) -> list[Fault]:
+        try:
+            return faults.parse(annotation)
+        except faults.BadFaultError as problem:
+            log.error("node %s, annotation %s, ignored: %s", node, faults.ANNOTATION, problem)  # noqa: TRY400
+            return []
 
     def _see_pod(self, _key: str, old: DriverPod | None, new: DriverPod | None) -> None:
         if old is not None and (new is None or new.uid != old.uid):
@@ -163,6 +194,19 @@ class DriverHost:
                 plugin.written(view.pool)
 
 
+@contextmanager
+def alone(state: Path) -> Iterator[None]:
+    """Hold the testbed's lock; raises SystemExit when another driver host does: two would undo each other's writes."""
+    with (state / "driver-host.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit(
+                f"another driver host holds {lock.name}: end that one, or give this one a --state folder of its own"
+            )
+        yield
+
+
 async def serve(kubeconfig: Path) -> None:
     """Run the drivers until SIGTERM or SIGINT."""
     ended = asyncio.Event()
@@ -180,10 +224,11 @@ def main() -> None:
         prog="python -m testbed.driverhost", description="Simulated GPU drivers of all nodes."
     )
     parser.add_argument("--kubeconfig", type=Path, required=True, help="an administrator's credentials")
-    parser.add_argument("--state", type=Path, required=True, help="folder of the testbed")
+    parser.add_argument("--state", type=Path, required=True, help="folder of the testbed: holds its lock")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    asyncio.run(serve(arguments.kubeconfig))
+    with alone(arguments.state):
+        asyncio.run(serve(arguments.kubeconfig))
 
 
 if __name__ == "__main__":

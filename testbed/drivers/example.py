@@ -109,7 +109,7 @@ def _partitioned(settings: Settings, gpu: int) -> Iterator[dict[str, Any]]:
     yield _device(settings, gpu, f"gpu-{gpu}-full", attributes=extra, counted=True)
 
 
-def _device(  # noqa: PLR0913 - a row of a drawing
+def _device(
     settings: Settings,
     gpu: int,
     name: str,

@@ -23,7 +23,10 @@ log = logging.getLogger(__name__)
 START: Final = "testbed.gpupartition.dev/kubelet-start"
 """Annotation of a node: any new value restarts its kubelet."""
 STARTED: Final = "testbed.gpupartition.dev/kubelet-started"
-"""Annotation of a node: the value of START for which the slices were wiped, so that a new driver host does not wipe them again."""
+"""Annotation of a node: the value of START that was obeyed, or `stopped`. A driver host that comes back tells from it what to do."""
+STOP: Final = "testbed.gpupartition.dev/kubelet"
+STOPPED: Final = "stopped"
+"""While STOP has this value no kubelet runs: drivers live on, but nothing is reported, wiped or started."""
 
 RETRY_SECONDS: Final = 1.0  # the kubelet's first; ours stays there, a test should not wait for five minutes
 
@@ -36,7 +39,8 @@ class Kubelet:
         self._node = node
         self._plugins: dict[str, set[str]] = {}  # driver → UIDs of the pods whose plugin is connected
         self._tasks: dict[str, asyncio.Task[None]] = {}  # driver to be wiped, or "" for the wipe of all
-        self._start = ("", "")
+        self._start: tuple[str, ...] | None = ()  # what the last start was asked for by; None after a stop
+        self.stopped = False
 
     def connect(self, driver: str, pod_uid: str) -> None:
         """Register a running plugin; the wipe of its driver is called off."""
@@ -52,17 +56,28 @@ class Kubelet:
 
     def expect(self, driver: str, wipe_after: float) -> None:
         """Wipe this driver's slices after so many seconds, unless a plugin of it is connected by then."""
-        if not self._plugins.get(driver) and driver not in self._tasks:
+        if not (self.stopped or self._plugins.get(driver) or driver in self._tasks):
             self._begin(driver, self._wipe(f"spec.nodeName={self._node},spec.driver={driver}", wipe_after))
 
-    def start(self, node_uid: str, value: str) -> None:
-        """Start anew, as asked for by this value of the annotation; asking twice for the same start is asking once."""
-        if (node_uid, value) != self._start:
-            self._start = (node_uid, value)
-            self._begin("", self._restart(value))
+    def stop(self) -> None:
+        """Die: what was waiting to be wiped stays until the next start wipes everything."""
+        if self._start is not None:
+            self.stopped, self._start = True, None
+            for name in list(self._tasks):
+                self._call_off(name)
+            self._begin("", self._note(STOPPED))
 
-    async def stop(self) -> None:
-        """Forget everything, wipe nothing: the node is gone, or this program ends."""
+    def start(self, node_uid: str, boot: str, value: str, *, then: Callable[[], None]) -> None:
+        """Start anew, as asked for by this value of the annotation; asking twice for the same start is asking once.
+
+        `then` is called when the slices are wiped: the real wipe begins seconds before any plugin has started.
+        """
+        if (node_uid, boot, value) != self._start:
+            self._start = (node_uid, boot, value)
+            self._begin("", self._restart(value, then))
+
+    async def close(self) -> None:
+        """Forget everything, wipe nothing: this program ends."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -77,8 +92,13 @@ class Kubelet:
         if task := self._tasks.pop(name, None):
             task.cancel()
 
-    async def _restart(self, value: str) -> None:
+    async def _restart(self, value: str, then: Callable[[], None]) -> None:
         await self._wipe(f"spec.nodeName={self._node}", 0)
+        self.stopped = False
+        then()
+        await self._note(value)
+
+    async def _note(self, value: str) -> None:
         await self._insist(
             lambda: self._client.patch(NODES, self._node, {"metadata": {"annotations": {STARTED: value}}})
         )

@@ -54,6 +54,11 @@ class Plugin:
         self.pod = pod or self.pod
         self._woken.set()
 
+    def reboot(self) -> None:
+        """Run anew in the same pod, as after a reboot of its node: the pool is looked at now, not after the usual delay."""
+        self._publisher.want(None)
+        self._woken.set()
+
     def written(self, pool: str) -> None:
         """Somebody wrote or deleted a slice of this driver and node, in this pool."""
         self._publisher.written(pool)
@@ -74,6 +79,8 @@ class Plugin:
             self._kubelet.disconnect(self.settings.driver, self.pod.uid, self.settings.wipe_seconds)
 
     async def _turn(self) -> float | None:
+        if self._kubelet.stopped and self.pod.started is None:
+            return None  # nobody is there to start the container
         behaviour = self._behaviour()
         if behaviour.running.connected:
             self._kubelet.connect(self.settings.driver, self.pod.uid)
@@ -96,7 +103,7 @@ class Plugin:
 
     async def _report(self, behaviour: Behaviour) -> bool:
         status = self.pod.status(behaviour, self._started, datetime.now(UTC))
-        if status is None:
+        if status is None or self._kubelet.stopped:
             return True
         try:
             body = await self._client.patch(

@@ -133,7 +133,7 @@ def _condition(kind: str, before: Object, holds: bool, now: datetime) -> Object:
     return {"type": kind, "status": status, "lastTransitionTime": since or _stamp(now)}
 
 
-def _holds(before: Any, drawn: Any) -> bool:  # noqa: ANN401 - any JSON
+def _holds(before: Any, drawn: Any) -> bool:
     """Whether the server's copy says what was drawn; it may say more (defaults, other people's fields)."""
     if isinstance(drawn, dict):
         return isinstance(before, dict) and all(_holds(before.get(key), value) for key, value in drawn.items())

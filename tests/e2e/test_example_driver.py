@@ -5,10 +5,13 @@ Each test has nodes and a driver name of its own. The driver's delays of 30 seco
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from testbed.driverhost import USER_AGENT
 from testbed.drivers.example import Settings, draw
 from tests.e2e.harness import eventually
 
@@ -53,8 +56,8 @@ class Bench:
     def driver(self) -> str:
         return f"{self.node}.example.com"
 
-    async def start(self, *, devices: int = 8, partitions: int = 0, shared: bool = False) -> str:
-        """Put a driver pod on the node; returns its name."""
+    async def start(self, *, devices: int = 8, partitions: int = 0, shared: bool = False, **more: str) -> str:
+        """Put a driver pod on the node, with `more` in its environment; returns its name."""
         env = {
             "NODE_NAME": self.node,
             "DRIVER_NAME": self.driver,
@@ -63,6 +66,7 @@ class Bench:
             "GPU_ALLOW_MULTIPLE_ALLOCATIONS": str(shared).lower(),
             "TESTBED_SYNC_SECONDS": self.sync,
             "TESTBED_WIPE_SECONDS": self.wipe,
+            **more,
         }
         container = {
             "name": "plugin",
@@ -125,6 +129,11 @@ class Bench:
         """Wait until the driver has looked at its pools: at those that somebody writes from now on, and at what it waited for before."""
         foreign = await self.hand_made("turns")
         await becomes(lambda: self.exists(foreign), False)
+
+    async def obeyed(self) -> str | None:
+        """The kubelet's start or stop that was carried out last."""
+        node = await self.client.get(NODES, self.node)
+        return (node["metadata"].get("annotations") or {}).get(f"{PREFIX}kubelet-started")
 
     async def slices(self) -> list[Object]:
         """The driver's slices of this node, by name."""
@@ -327,7 +336,7 @@ async def test_foreign_slices_of_its_driver_and_node_go_and_all_others_stay(benc
     ]
     leaving = [await bench.hand_made("other-pool"), await bench.hand_made("same-pool", pool=same)]
     for name in leaving:
-        await becomes(lambda name=name: bench.exists(name), False)
+        await becomes(partial(bench.exists, name), False)
     assert [name for name in staying if not await bench.exists(name)] == []
     assert await bench.contents() == bench.layout(partitions=2)
     for name in staying:
@@ -406,6 +415,41 @@ async def test_a_starting_kubelet_wipes_every_driver_of_its_node_and_the_living_
     assert not old & {item["metadata"]["uid"] for item in await bench.slices()}
 
 
+async def test_a_stopped_kubelet_starts_no_driver_and_wipes_when_it_is_back(bench: Bench, cluster: Cluster) -> None:
+    bench = replace(bench, wipe=0.1)
+    living = await bench.start(partitions=2)
+    await bench.ready(living)
+    await becomes(bench.contents, bench.layout(partitions=2))
+    await cluster.kubelet_stops(bench.node)
+    await becomes(bench.obeyed, "stopped")
+    kept = await bench.slices()
+    await bench.stop(living)
+    late = await bench.start()
+    (elsewhere,) = await cluster.nodes(1, pool="none")
+    other = replace(bench, node=elsewhere)
+    await other.start()
+    await becomes(other.contents, other.layout())
+    await other.turns()  # takes longer than the wipe would have waited
+    assert await bench.slices() == kept
+    assert (await bench.report(late))["phase"] == "Pending"
+    await cluster.kubelet_starts(bench.node)
+    await bench.ready(late)
+    await becomes(bench.pool, [(1, 1, 8)])
+
+
+async def test_a_rebooted_node_publishes_at_once(bench: Bench, cluster: Cluster) -> None:
+    bench = replace(bench, sync=300)
+    await bench.start(partitions=2)
+    await becomes(bench.contents, bench.layout(partitions=2))
+    before = {item["metadata"]["uid"] for item in await bench.slices()}
+    await cluster.kubelet_stops(bench.node)
+    await becomes(bench.obeyed, "stopped")
+    await cluster.kubelet_starts(bench.node, rebooted=True)
+    await becomes(bench.obeyed, "")
+    await becomes(bench.contents, bench.layout(partitions=2))
+    assert not before & {item["metadata"]["uid"] for item in await bench.slices()}
+
+
 async def test_a_deleted_node_takes_its_slices_along(bench: Bench) -> None:
     await bench.start(partitions=2)
     await becomes(bench.contents, bench.layout(partitions=2))
@@ -477,3 +521,72 @@ async def test_lost_slices_stay_away_until_the_fault_is_taken_away(bench: Bench)
     assert await bench.report(pod) == READY
     await bench.annotate(fault=None)
     await becomes(bench.contents, bench.layout())
+
+
+async def test_a_driver_that_cannot_read_its_environment_crashes_and_says_why(bench: Bench) -> None:
+    pod = await bench.start(NUM_DEVICES="eight")
+    await becomes(lambda: bench.report(pod), {**UNREADY, "restarts": 1, "waiting": "CrashLoopBackOff"})
+    status = (await bench.client.get(PODS, pod, namespace=bench.namespace))["status"]
+    assert "NUM_DEVICES='eight'" in status["containerStatuses"][0]["lastState"]["terminated"]["message"]
+
+
+# ── with the rest of Kubernetes ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_waiting_pod_is_bound_when_the_layout_that_it_needs_appears(cluster: Cluster) -> None:
+    base = await cluster.example_driver()
+    (node,) = await cluster.nodes(1, pool=base.pool)
+    await cluster.published(8, node=node, driver=base.driver)
+    bench = Bench(client=cluster.client, node=node, namespace=base.namespace)
+    cel = f"device.attributes['{base.driver}'].?partition.orValue(-1) == 1"
+    await cluster.holder("half", namespace=base.namespace, device_class=base.driver, cel=cel)
+    container = {"name": "plugin", "env": [{"name": "GPU_PARTITIONS", "value": "2"}]}
+    halves = {"spec": {"template": {"spec": {"containers": [container]}}}}
+    await cluster.kubectl(
+        "patch", "daemonset", base.daemon_set, "-n", base.namespace, "--type=strategic", "-p", json.dumps(halves)
+    )
+    for pod in await bench.pods():
+        await bench.stop(pod["metadata"]["name"])
+    await cluster.published(24, node=node, driver=base.driver)
+    await cluster.running("half", namespace=base.namespace)
+
+
+async def test_a_driver_host_that_died_finds_everything_again_and_writes_nothing_twice(
+    bench: Bench, cluster: Cluster
+) -> None:
+    pod = await bench.start(partitions=2)
+    await bench.ready(pod)
+    await becomes(bench.contents, bench.layout(partitions=2))
+    before = await bench.slices(), await bench.pods()
+    await cluster.controlplane.programs["driver-host"].stop()
+    await cluster.controlplane.start_again("driver-host")
+    await bench.turns()
+    assert (await bench.slices(), await bench.pods()) == before
+
+
+async def test_what_happened_while_no_driver_host_ran_is_made_good(bench: Bench, cluster: Cluster) -> None:
+    pod = await bench.start(partitions=2)
+    await becomes(bench.contents, bench.layout(partitions=2))
+    await cluster.controlplane.programs["driver-host"].stop()
+    await bench.restart(pod, partitions=4)
+    await bench.annotate(kubelet_start="while nobody looked")
+    await bench.client.delete(RESOURCE_SLICES, (await bench.slices())[0]["metadata"]["name"])
+    await cluster.controlplane.start_again("driver-host")
+    await becomes(bench.obeyed, "while nobody looked")
+    await becomes(bench.contents, bench.layout(partitions=4))
+
+
+async def test_a_driver_that_has_nothing_to_do_asks_for_nothing(bench: Bench, cluster: Cluster) -> None:
+    pod = await bench.start(partitions=2)
+    await bench.ready(pod)
+    await becomes(bench.contents, bench.layout(partitions=2))
+    (elsewhere,) = await cluster.nodes(1, pool="none")
+    other = replace(bench, node=elsewhere)
+    await other.start()
+    await becomes(other.contents, other.layout())
+    await other.turns()  # by then the first has looked at its own writes for the last time
+    quiet = len(cluster.audit(user_agent=USER_AGENT))
+    await other.turns()
+    requests = cluster.audit(user_agent=USER_AGENT)[quiet:]
+    assert any(elsewhere in each["requestURI"] for each in requests)
+    assert [each for each in requests if bench.node in each["requestURI"]] == []
