@@ -44,7 +44,7 @@ class Verdict:
 class Rollout:
     """Everything about a policy's nodes that its status is made of."""
 
-    spec: PolicySpec
+    spec: PolicySpec | None  # None: it cannot even be read
     nodes: Sequence[Standing]
     records: Mapping[str, NodeStateStatus]
     admission: Admission
@@ -99,7 +99,7 @@ def _special(rollout: Rollout) -> Verdict | None:
     if rollout.problems:
         message = "; ".join(str(p) for p in rollout.problems[:3])
         return Verdict(ready=False, reason=rollout.problems[0].reason, message=message, stalled=True, accepted=False)
-    if rollout.spec.mode == "Observe":
+    if rollout.spec is not None and rollout.spec.mode == "Observe":
         message = f"{rollout.would_change} of {len(rollout.nodes)} nodes would change; nothing is touched"
         return Verdict(ready=True, reason="Observing", message=message)
     if not rollout.nodes and not rollout.conflicts:

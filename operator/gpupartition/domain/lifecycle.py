@@ -280,6 +280,11 @@ def begin_step(state: State, world: World) -> State:
     return state.model_copy(update={"step": world.fresh, "generation": state.generation + 1})
 
 
+def answer_retry(state: State, world: World) -> State:
+    """A fresh step, and the request is answered: only another value asks again."""
+    return begin_step(state, world).model_copy(update={"retry": world.retry})
+
+
 def retarget(state: State, world: World) -> State:
     """Go to what is wanted now. The way back stays the one from before the first touch."""
     wanted = world.wanted
@@ -296,8 +301,8 @@ def retarget_dirty(state: State, world: World) -> State:
 def released(outcome: Phase) -> Change:
     """Remember what the node will be when its quiesce is gone."""
 
-    def change(state: State, world: World) -> State:
-        update: dict[str, Any] = {"outcome": outcome, "retry": world.retry}
+    def change(state: State, _: World) -> State:
+        update: dict[str, Any] = {"outcome": outcome}
         if outcome is Phase.UP_TO_DATE:
             update |= {"current": state.target, "attempts": 0}
         if outcome is Phase.ROLLED_BACK:
@@ -453,7 +458,7 @@ PHASES: Final[dict[Phase, Row]] = {
     Phase.FAILED: Row(
         (
             _GONE,
-            Exit(retried, Phase.ROLLING_BACK, "somebody asked to try again", begin_step),
+            Exit(retried, Phase.ROLLING_BACK, "somebody asked to try again", answer_retry),
             Exit(unwanted, Phase.ROLLING_BACK, "the policy no longer wants this node", begin_step),
             Exit(superseded, Phase.DRAINING, "the policy wants another layout", retarget_dirty),
         ),
@@ -570,6 +575,7 @@ def _take_grant(state: State, world: World, token: str) -> Step:
         "previous": previous,
         "original": state.original or previous,
         "boot_id": world.boot_id,
+        "retry": world.retry,
         "generation": max(state.generation, world.observed.pool.generation),
         "blockers": [],
         "reason": "",
@@ -584,7 +590,9 @@ def _adopt(state: State, world: World) -> Step | None:
     as_seen = Config(fingerprint=wanted.fingerprint, assignment=world.observed.assignment, pool=wanted.pool).assigned(
         world.revision
     )
-    on_record = state.phase is Phase.UP_TO_DATE and _same(state.current, as_seen) and _same(state.target, as_seen)
+    on_record = (
+        state.phase is Phase.UP_TO_DATE and same_layout(state.current, as_seen) and same_layout(state.target, as_seen)
+    )
     if on_record and not state.blockers:
         return None
     current = as_seen.model_copy(update={"since": world.now})
@@ -602,7 +610,8 @@ def _adopt(state: State, world: World) -> Step | None:
     return Step(settle_down(state.model_copy(update=update), world), "publishes what is wanted")
 
 
-def _same(one: Assigned | None, other: Assigned) -> bool:
+def same_layout(one: Assigned | None, other: Assigned) -> bool:
+    """The same config, assigned by the same value."""
     return one is not None and (one.fingerprint, one.assignment) == (other.fingerprint, other.assignment)
 
 

@@ -1,0 +1,69 @@
+"""`python -m gpupartition run`: the operator against a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from gpupartition.controller.operator import Operator
+from gpupartition.kube import Client
+from gpupartition.settings import Settings
+
+ABOUT = ("policy", "driver", "node")  # what a line is about stands in front, so that it can be searched for
+
+
+class Line(logging.Formatter):
+    """One line per record: time, level, what it is about, the sentence."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Put the fields in front of the message."""
+        record.about = "".join(f"{k}={v} " for k in ABOUT if (v := getattr(record, k, "")))
+        return super().format(record)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="gpupartition", description="Rolls GPU partition layouts over a cluster, node by node."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="run the operator (settings: environment variables GPUPARTITION_*)")
+    run.add_argument("--kubeconfig", help="path of a kubeconfig (default: the pod's ServiceAccount, else $KUBECONFIG)")
+    run.add_argument("--context", help="context of the kubeconfig")
+    run.add_argument("--verbose", action="store_true", help="log what is read, too")
+    options = parser.parse_args(arguments)
+    _log(verbose=options.verbose)
+    try:
+        settings = Settings.from_environment(os.environ)
+    except ValueError as error:
+        parser.error(str(error))
+    return asyncio.run(_run(options.kubeconfig, options.context, settings))
+
+
+async def _run(kubeconfig: str | None, context: str | None, settings: Settings) -> int:
+    async with Client.connect(kubeconfig, context) as client:
+        operator = asyncio.create_task(Operator(client, settings).run(), name="operator")
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, operator.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await operator
+    return 0
+
+
+def _log(*, verbose: bool) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Line("%(asctime)s %(levelname)s %(about)s%(message)s"))
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
+    for chatty in ("kopf", "aiohttp.access", "asyncio"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Carries decisions to the API server: what is read, in which order, and what is written under which proof."""

@@ -1,0 +1,126 @@
+"""Doing is dull: one short function for each effect. A proof that no longer holds is an answer, not an error."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from gpupartition import names
+from gpupartition.controller.metrics import WRITES
+from gpupartition.domain.effects import (
+    ActivateTaintRule,
+    CreateSlice,
+    CreateTaintRule,
+    DeletePod,
+    DeleteSlice,
+    DeleteTaintRule,
+    Effect,
+    EnsureConfig,
+    PatchNode,
+    PutSlice,
+)
+from gpupartition.kube import (
+    DAEMON_SETS,
+    DEVICE_TAINT_RULES,
+    NODES,
+    PODS,
+    RESOURCE_SLICES,
+    Client,
+    Conflict,
+    NotFound,
+)
+
+Do = Callable[[Client, Any], Awaitable[object]]
+
+
+async def carry_out(client: Client, effect: Effect) -> bool:
+    """Write once. False: what it was decided on has changed meanwhile, so look again."""
+    WRITES.labels(effect=type(effect).__name__).inc()
+    try:
+        await _DO[type(effect)](client, effect)
+    except (Conflict, NotFound):
+        return False
+    return True
+
+
+async def _patch_node(client: Client, effect: PatchNode) -> None:
+    labels, annotations = dict(effect.labels), dict(effect.annotations)
+    meta: dict[str, Any] = {"resourceVersion": effect.resource_version}
+    if labels:
+        meta["labels"] = labels
+    if annotations:
+        meta["annotations"] = annotations
+    await client.patch(NODES, effect.node, {"metadata": meta})
+
+
+async def _create_rule(client: Client, effect: CreateTaintRule) -> None:
+    body = {
+        "apiVersion": DEVICE_TAINT_RULES.api_version,
+        "kind": "DeviceTaintRule",
+        "metadata": {
+            "name": effect.name,
+            "labels": {"app.kubernetes.io/managed-by": names.FIELD_MANAGER},
+            "annotations": {names.FULL_NODE_NAME: effect.node},
+        },
+        "spec": {
+            # Never an empty selector: that would mean every device of the cluster.
+            "deviceSelector": {"driver": effect.driver, "pool": effect.pool},
+            "taint": {"key": names.TAINT_KEY, "value": "", "effect": "None"},
+        },
+    }
+    await client.create(DEVICE_TAINT_RULES, body)
+
+
+async def _activate_rule(client: Client, effect: ActivateTaintRule) -> None:
+    spec = effect.rule["spec"]
+    taint = {k: v for k, v in spec["taint"].items() if k != "timeAdded"} | {"effect": "NoSchedule"}
+    await client.replace(DEVICE_TAINT_RULES, {**effect.rule, "spec": {**spec, "taint": taint}})
+
+
+async def _delete_rule(client: Client, effect: DeleteTaintRule) -> None:
+    await client.delete(DEVICE_TAINT_RULES, effect.name, uid=effect.uid, resource_version=effect.resource_version)
+
+
+async def _delete_pod(client: Client, effect: DeletePod) -> None:
+    await client.delete(PODS, effect.name, namespace=effect.namespace, uid=effect.uid)
+
+
+async def _ensure_config(client: Client, effect: EnsureConfig) -> None:
+    kind = _CONFIG_KINDS[effect.kind]
+    used = {names.LAST_USED: datetime.now(UTC).isoformat()}
+    if effect.present is None:
+        meta = effect.body["metadata"]
+        body = {**effect.body, "metadata": {**meta, "annotations": {**meta.get("annotations", {}), **used}}}
+        await client.create(kind, body)
+        return
+    meta = effect.present["metadata"]
+    patch = {"metadata": {"resourceVersion": meta["resourceVersion"], "annotations": used}}
+    await client.patch(kind, meta["name"], patch, namespace=meta.get("namespace"))
+
+
+async def _create_slice(client: Client, effect: CreateSlice) -> None:
+    await client.create(RESOURCE_SLICES, dict(effect.body))
+
+
+async def _put_slice(client: Client, effect: PutSlice) -> None:
+    await client.replace(RESOURCE_SLICES, dict(effect.body))
+
+
+async def _delete_slice(client: Client, effect: DeleteSlice) -> None:
+    await client.delete(RESOURCE_SLICES, effect.name, uid=effect.uid, resource_version=effect.resource_version)
+
+
+_CONFIG_KINDS: Final = {"DaemonSet": DAEMON_SETS}
+
+_DO: Final[dict[type[Any], Do]] = {
+    PatchNode: _patch_node,
+    CreateTaintRule: _create_rule,
+    ActivateTaintRule: _activate_rule,
+    DeleteTaintRule: _delete_rule,
+    DeletePod: _delete_pod,
+    EnsureConfig: _ensure_config,
+    CreateSlice: _create_slice,
+    PutSlice: _put_slice,
+    DeleteSlice: _delete_slice,
+}

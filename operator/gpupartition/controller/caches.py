@@ -1,0 +1,202 @@
+"""What the operator keeps in memory of the cluster, trimmed to what decisions look at, and who is told when it changes.
+
+Caches tell when to look and answer for nodes at rest. Whatever decides about a node in flight is read live (world.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from gpupartition import names
+from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record
+from gpupartition.kube import (
+    CONFIG_MAPS,
+    CONTROLLER_REVISIONS,
+    DAEMON_SETS,
+    DEVICE_TAINT_RULES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Client,
+    Object,
+)
+from gpupartition.kube.reflector import Reflector
+
+OURS = f"app.kubernetes.io/managed-by={names.FIELD_MANAGER}"
+
+
+class Caches:
+    """One reflector per kind; those of a driver's namespace begin when a driver first names it."""
+
+    def __init__(
+        self, client: Client, *, namespace: str, on_node: Callable[[str], None], on_all: Callable[[], None]
+    ) -> None:
+        self._client = client
+        self._on_node = on_node
+        self._on_all = on_all
+        self._tasks: asyncio.TaskGroup | None = None
+        self.nodes = Reflector(client, NODES, trim_node, lambda name, _, __: on_node(name), page=500)
+        self.slices = Reflector(
+            client, RESOURCE_SLICES, trim_slice, self._slice_changed, page=50, indexes={"node": _slice_node}
+        )
+        self.claims = Reflector(
+            client, RESOURCE_CLAIMS, trim_claim, self._claim_changed, indexes={"pool": _claim_pools}
+        )
+        self.rules = Reflector(client, DEVICE_TAINT_RULES, trim_rule, self._rule_changed, label_selector=OURS)
+        self.records = Reflector(
+            client, NODE_STATES, Record.read, lambda name, _, __: on_node(name), indexes={"policy": _record_policy}
+        )
+        self.freeze = Reflector(
+            client,
+            CONFIG_MAPS,
+            lambda o: str(o.get("data", {}).get("reason", "")) or "no reason was given",
+            lambda *_: on_all(),
+            namespace=namespace,
+            field_selector=f"metadata.name={names.FREEZE_CONFIG_MAP}",
+        )
+        self._namespaces: dict[str, tuple[Reflector[Object], Reflector[Object], Reflector[Object]]] = {}
+
+    @property
+    def frozen(self) -> str:
+        """Why everything is frozen; "" when it is not."""
+        return next(iter(self.freeze.values()), "")
+
+    async def run(self, ready: asyncio.Event) -> None:
+        """Keep all of them; `ready` is set when each has read everything once."""
+        fixed: list[Reflector[Any]] = [self.nodes, self.slices, self.claims, self.rules, self.records, self.freeze]
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            for reflector in fixed:
+                tasks.create_task(reflector.run(), name=f"reflector of {reflector.kind}")
+            for reflector in fixed:
+                await reflector.synced.wait()
+            ready.set()
+
+    async def namespace(self, name: str) -> tuple[Reflector[Object], Reflector[Object], Reflector[Object]]:
+        """DaemonSets, ControllerRevisions and pods of a driver's namespace, read completely."""
+        if name not in self._namespaces:
+            assert self._tasks is not None, "the caches do not run yet"
+            three = (
+                Reflector(self._client, DAEMON_SETS, trim_daemon_set, lambda *_: self._on_all(), namespace=name),
+                Reflector(self._client, CONTROLLER_REVISIONS, trim, lambda *_: self._on_all(), namespace=name),
+                Reflector(self._client, PODS, trim_pod, self._pod_changed, namespace=name, indexes={"node": _pod_node}),
+            )
+            self._namespaces[name] = three
+            for reflector in three:
+                self._tasks.create_task(reflector.run(), name=f"reflector of {reflector.kind} in {name}")
+        found = self._namespaces[name]
+        for reflector in found:
+            await reflector.synced.wait()
+        return found
+
+    def pods(self, namespace: str, node: str) -> list[Object]:
+        """Driver pods on a node; none while the namespace is not known yet."""
+        return list(self._namespaces[namespace][2].by("node", node)) if namespace in self._namespaces else []
+
+    def _slice_changed(self, _: str, old: Object | None, new: Object | None) -> None:
+        for node in {n for o in (old, new) if o for n in _slice_node(o)}:
+            self._on_node(node)
+
+    def _claim_changed(self, _: str, old: Object | None, new: Object | None) -> None:
+        for pool in {p for o in (old, new) if o for p in _claim_pools(o)}:
+            self._on_node(pool.rpartition("/")[2])  # pools are named after their node, or <driver>/<node>
+
+    def _rule_changed(self, _: str, old: Object | None, new: Object | None) -> None:
+        for rule in (old, new):
+            if rule is not None:
+                self._on_node(str(rule["metadata"].get("annotations", {}).get(names.FULL_NODE_NAME, "")))
+
+    def _pod_changed(self, _: str, old: Object | None, new: Object | None) -> None:
+        for node in {n for o in (old, new) if o for n in _pod_node(o)}:
+            self._on_node(node)
+
+
+def trim(body: Object, *more: str) -> Object:
+    """Without what only the server's bookkeeping needs."""
+    meta = {k: v for k, v in body["metadata"].items() if k != "managedFields"}
+    return {**{k: v for k, v in body.items() if k not in more}, "metadata": meta}
+
+
+def trim_node(body: Object) -> Object:
+    """What decisions look at; heartbeats change nothing of it."""
+    meta, status = body["metadata"], body.get("status", {})
+    annotations = {k: v for k, v in meta.get("annotations", {}).items() if k.startswith(names.GROUP)}
+    ready = [
+        {"type": "Ready", "status": c["status"], "lastTransitionTime": c.get("lastTransitionTime", "")}
+        for c in status.get("conditions", ())
+        if c["type"] == "Ready"
+    ]
+    kept = {"name": meta["name"], "uid": meta["uid"], "labels": meta.get("labels", {}), "annotations": annotations}
+    return {
+        "metadata": kept | ({"deletionTimestamp": ""} if "deletionTimestamp" in meta else {}),
+        "spec": {k: v for k, v in body.get("spec", {}).items() if k in {"unschedulable", "taints"}},
+        "status": {"conditions": ready, "nodeInfo": {"bootID": status.get("nodeInfo", {}).get("bootID", "")}},
+    }
+
+
+def trim_slice(body: Object) -> Object | None:
+    """Slices that belong to a node; multi-node pools are nobody's here."""
+    return trim(body) if body["spec"].get("nodeName") else None
+
+
+def trim_claim(body: Object) -> Object | None:
+    """Allocated claims only."""
+    status = body.get("status", {})
+    if not status.get("allocation"):
+        return None
+    meta = {k: v for k, v in body["metadata"].items() if k in {"name", "namespace", "uid", "deletionTimestamp"}}
+    return {"metadata": meta, "status": {k: status[k] for k in ("allocation", "reservedFor") if k in status}}
+
+
+def trim_rule(body: Object) -> Object:
+    """Our taint rules whole: their conditions prove that the feature is on."""
+    return trim(body)
+
+
+def trim_daemon_set(body: Object) -> Object:
+    """Without the status, which changes with every pod."""
+    trimmed = trim(body, "status")
+    trimmed["metadata"].pop("resourceVersion", None)
+    return trimmed
+
+
+def trim_pod(body: Object) -> Object:
+    """Driver pods: whose they are, where they run, whether they are ready."""
+    status = body.get("status", {})
+    ready = [{"type": c["type"], "status": c["status"]} for c in status.get("conditions", ()) if c["type"] == "Ready"]
+    meta = {k: v for k, v in body["metadata"].items() if k not in {"managedFields", "resourceVersion"}}
+    return {
+        "metadata": meta,
+        "spec": {"nodeName": body.get("spec", {}).get("nodeName", "")},
+        "status": {"phase": status.get("phase", ""), "conditions": ready},
+    }
+
+
+def _slice_node(body: Object) -> Iterable[str]:
+    return (str(body["spec"]["nodeName"]),)
+
+
+def _claim_pools(body: Object) -> Iterable[str]:
+    results = body["status"]["allocation"].get("devices", {}).get("results", ())
+    return {str(r["pool"]) for r in results}
+
+
+def _record_policy(record: Record) -> Iterable[str]:
+    return (record.spec.policy_ref.name,)
+
+
+def _pod_node(body: Object) -> Iterable[str]:
+    node = body["spec"].get("nodeName", "")
+    return (str(node),) if node else ()
+
+
+def condition(body: Mapping[str, Any], kind: str) -> str:
+    """Status of a condition; "" when it is not there."""
+    found = (c for c in body.get("status", {}).get("conditions", ()) if c["type"] == kind)
+    return next((str(c["status"]) for c in found), "")
+
+
+__all__ = ["DRIVERS", "NODE_STATES", "POLICIES", "Caches", "condition"]

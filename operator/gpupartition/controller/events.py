@@ -1,0 +1,73 @@
+"""Kubernetes events: one constructor for each, posted on transitions only, never on a repetition."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from gpupartition import names
+from gpupartition.api.v1alpha1 import Blocker, Phase
+from gpupartition.kube import EVENTS, ApiError, Client, Object
+
+log = logging.getLogger(__name__)
+
+WARNINGS = frozenset({Phase.ROLLING_BACK, Phase.FAILED, Phase.ROLLED_BACK, Phase.SKIPPED})
+
+
+class Recorder:
+    """Posts events. A failed post is logged and forgotten: status is what counts."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def phase(self, policy: Object, node: str, phase: Phase, note: str) -> None:
+        """A node entered a phase."""
+        kind: Literal["Normal", "Warning"] = "Warning" if phase in WARNINGS else "Normal"
+        await self._post(policy, kind, f"Node{phase}", f"{node}: {note}")
+
+    async def condition(self, policy: Object, reason: str, message: str, *, warning: bool) -> None:
+        """A policy's Ready condition has another reason than before."""
+        await self._post(policy, "Warning" if warning else "Normal", reason, message)
+
+    async def wanted(self, blocker: Blocker, policy: str) -> None:
+        """Tell the holder's pod, in its own namespace, that its GPU is wanted, and since when."""
+        if not blocker.pod:
+            return
+        namespace, _, name = blocker.pod.partition("/")
+        since = blocker.since.isoformat(timespec="seconds") if blocker.since else "now"
+        message = (
+            f"policy {policy} wants to repartition node {blocker.node} and waits for device {blocker.device}, since {since}; "
+            "nothing is taken away, the node's turn comes when this pod has ended"
+        )
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": namespace, "name": name}}
+        await self._post(pod, "Normal", "GpuWanted", message)
+
+    async def _post(self, about: Object, kind: str, reason: str, message: str) -> None:
+        meta, now = about["metadata"], datetime.now(UTC)
+        namespace = meta.get("namespace", "default")
+        reference: dict[str, Any] = {
+            "apiVersion": about.get("apiVersion", names.API_VERSION),
+            "kind": about.get("kind", "GpuPartitionPolicy"),
+            "name": meta["name"],
+        }
+        reference |= {k: meta[k] for k in ("namespace", "uid") if k in meta}
+        stamp = now.isoformat(timespec="seconds").replace("+00:00", "Z")
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{meta['name'][:200]}.", "namespace": namespace},
+            "involvedObject": reference,
+            "type": kind,
+            "reason": reason,
+            "message": message[:1000],
+            "source": {"component": names.FIELD_MANAGER},
+            "reportingComponent": f"{names.GROUP}/operator",
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "count": 1,
+        }
+        try:
+            await self._client.create(EVENTS, event)
+        except ApiError as error:
+            log.warning("an event could not be posted: %s", error)

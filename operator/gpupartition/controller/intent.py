@@ -1,0 +1,203 @@
+"""What is wanted for a node: the policy and its driver, read and compiled, or the reasons why not."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from gpupartition import names
+from gpupartition.api.v1alpha1 import Assigned, DriverSpec, NodeSelector, PolicySpec, PolicyStatus
+from gpupartition.backends import BACKENDS
+from gpupartition.controller.caches import Caches
+from gpupartition.controller.probe import Probe
+from gpupartition.domain.backend import Backend, Cluster, Config, Problem, Refused, Turn
+from gpupartition.domain.pool import Pool
+from gpupartition.domain.selector import matches
+from gpupartition.kube import Object
+
+KEPT: Final = 10_000  # compiled layouts remembered; a few per policy are in use, more only where node labels differ
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """A GpuPartitionDriver as it is now, with the part of the cluster that it is about."""
+
+    name: str
+    uid: str
+    spec: DriverSpec
+    backend: Backend
+    cluster: Cluster
+    driver_name: str
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """A GpuPartitionPolicy as it is now. `spec` None: it cannot be read, and `problems` says why."""
+
+    name: str
+    uid: str
+    generation: int
+    spec: PolicySpec | None
+    status: PolicyStatus
+    retry: str
+    deleting: bool
+    problems: tuple[Problem, ...] = ()
+
+    def selects(self, node: Mapping[str, Any] | None) -> bool:
+        """Whether it wants this node."""
+        return self.spec is not None and node is not None and matches(self.spec.node_selector, labels(node))
+
+    @classmethod
+    def read(cls, body: Mapping[str, Any]) -> Policy:
+        """Read the object; never raises."""
+        meta = body["metadata"]
+        problems: tuple[Problem, ...] = ()
+        spec = None
+        try:
+            spec = PolicySpec.model_validate(body.get("spec", {}))
+        except ValidationError as error:
+            problems = tuple(invalid(error))
+        try:
+            status = PolicyStatus.model_validate(body.get("status", {}))
+        except ValidationError:
+            status = PolicyStatus()  # ours to write: whatever is in there is replaced
+        return cls(
+            name=meta["name"],
+            uid=meta["uid"],
+            generation=meta.get("generation", 0),
+            spec=spec,
+            status=status,
+            retry=meta.get("annotations", {}).get(names.RETRY, ""),
+            deleting="deletionTimestamp" in meta,
+            problems=problems,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """What is wanted for one node. `wanted` None and not `refused`: nothing any more."""
+
+    wanted: Config | None
+    refused: bool = False
+    problems: tuple[Problem, ...] = ()
+    reverting: bool = False
+
+
+NOTHING: Final = Intent(wanted=None)
+
+
+def labels(node: Mapping[str, Any]) -> Mapping[str, str]:
+    """The node's labels."""
+    found: Mapping[str, str] = node["metadata"].get("labels", {})
+    return found
+
+
+def invalid(error: ValidationError) -> list[Problem]:
+    """A spec that the CRD should have refused: an older or foreign CRD is installed."""
+    return [
+        Problem(
+            reason="InvalidSpec",
+            at="spec" + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in e["loc"]),
+            why=e["msg"],
+            fix="apply the CRDs of this release and correct the field",
+        )
+        for e in error.errors()
+    ]
+
+
+class Intents:
+    """Reads drivers and compiles policies. Compiling is remembered: the same input for thousands of nodes is compiled once."""
+
+    def __init__(self, caches: Caches, probe: Probe) -> None:
+        self._caches = caches
+        self._probe = probe
+        self._compiled: dict[tuple[Any, ...], Config | Refused] = {}
+
+    async def driver(self, body: Object) -> Driver:
+        """Read a driver, and what its namespace holds. Raises Refused when its spec cannot be read at all."""
+        try:
+            spec = DriverSpec.model_validate(body["spec"])
+        except ValidationError as error:
+            raise Refused(*invalid(error)) from error
+        backend = BACKENDS[spec.type]
+        cluster = Cluster()
+        namespace = backend.namespace(spec)
+        if namespace:
+            daemon_sets, revisions, _ = await self._caches.namespace(namespace)
+            cluster = Cluster(daemon_sets=sorted_bodies(daemon_sets), controller_revisions=sorted_bodies(revisions))
+        problems = list(await self._probe.taint_rules())
+        cluster = replace(cluster, dropped=await self._probe.dropped(spec))
+        problems += backend.preflight(spec, cluster)
+        try:
+            driver_name = backend.driver_name(spec, cluster)
+        except Refused as refused:
+            driver_name = ""
+            problems += [p for p in refused.problems if p not in problems]
+        meta = body["metadata"]
+        return Driver(
+            name=meta["name"],
+            uid=meta["uid"],
+            spec=spec,
+            backend=backend,
+            cluster=cluster,
+            driver_name=driver_name,
+            problems=tuple(replace(p, turn=Turn.CLUSTER) for p in problems),
+        )
+
+    def compile(self, driver: Driver, policy: Policy, node: Mapping[str, Any]) -> Intent:
+        """What the policy wants for a node that it selects."""
+        problems = policy.problems + driver.problems
+        if problems or policy.spec is None:
+            return Intent(wanted=None, refused=True, problems=problems)
+        key = self._key(driver, policy, node)
+        found = self._compiled.get(key)
+        if found is None:
+            try:
+                found = driver.backend.compile(driver.spec, policy.spec, node, driver.cluster)
+            except Refused as refused:
+                found = refused
+            if len(self._compiled) >= KEPT:
+                self._compiled.clear()
+            self._compiled[key] = found
+        if isinstance(found, Refused):
+            return Intent(wanted=None, refused=True, problems=found.problems)
+        return Intent(wanted=found)
+
+    @staticmethod
+    def _key(driver: Driver, policy: Policy, node: Mapping[str, Any]) -> tuple[Any, ...]:
+        generations = tuple((d["metadata"]["uid"], d["metadata"].get("generation")) for d in driver.cluster.daemon_sets)
+        inventory = driver.spec.publish.inventory.node_labels if driver.spec.publish else None
+        own = (
+            tuple(labels(node).get(k) for k in (inventory.count, inventory.product, inventory.memory))
+            if inventory
+            else ()
+        )
+        name = node["metadata"]["name"] if inventory else ""
+        return driver.uid, driver.spec.model_dump_json(), policy.uid, policy.generation, generations, own, name
+
+
+def revert(original: Assigned | None) -> Config | None:
+    """What the node had before the first touch."""
+    if original is None:
+        return None
+    return Config(
+        fingerprint=original.fingerprint, assignment=original.assignment, pool=Pool.from_json(original.pool), objects=()
+    )
+
+
+def revision(fingerprints: Sequence[str]) -> str:
+    """10 hex digits that name the targets of a policy."""
+    return hashlib.sha256("\n".join(sorted(set(fingerprints))).encode()).hexdigest()[:10] if fingerprints else ""
+
+
+def sorted_bodies(reflector: Any) -> list[Object]:
+    """Every object of a copy, by name: order must not depend on when an event came."""
+    return [body for _, body in sorted(reflector.items())]
+
+
+__all__ = ["NOTHING", "Driver", "Intent", "Intents", "NodeSelector", "Policy", "labels", "revert", "revision"]

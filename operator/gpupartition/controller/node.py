@@ -1,0 +1,217 @@
+"""Level-triggered, one node at a time: read, decide, persist, then write what follows from what was persisted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+
+from gpupartition import names
+from gpupartition.api.v1alpha1 import DriverStatus, NodeStateStatus, Phase
+from gpupartition.controller.actuator import carry_out
+from gpupartition.controller.caches import Caches
+from gpupartition.controller.events import Recorder
+from gpupartition.controller.metrics import TRANSITIONS
+from gpupartition.controller.records import DRIVERS, NODE_STATES, Record, with_state
+from gpupartition.controller.stopwatch import Stopwatch
+from gpupartition.controller.world import Moved, Reader, Reading, grant_of
+from gpupartition.domain.effects import Effect, PatchNode
+from gpupartition.domain.lifecycle import AT_REST, Step, World, advance, rest
+from gpupartition.domain.pool import Pool
+from gpupartition.domain.writes import effects
+from gpupartition.kube import Client, Conflict, NotFound, Object
+
+log = logging.getLogger(__name__)
+
+SOON = timedelta(seconds=0.2)  # something moved while it was read, or a write was refused
+WATCHED = timedelta(seconds=5)  # a watch event is expected to come first; this only covers the case that it does not
+HELD = timedelta(seconds=10)  # holders may take hours: claims are listed for the whole cluster, so not every second
+
+
+class NodeLoop:
+    """Brings one node one turn further. `reconcile` returns when to look again, or None: when something changes."""
+
+    def __init__(
+        self,
+        client: Client,
+        caches: Caches,
+        reader: Reader,
+        recorder: Recorder,
+        watches: Stopwatch,
+        *,
+        policies: dict[str, Object],
+        drivers: dict[str, Object],
+        on_progress: Callable[[str], None],
+    ) -> None:
+        self._client = client
+        self._caches = caches
+        self._reader = reader
+        self._recorder = recorder
+        self._watches = watches
+        self._policies = policies
+        self._drivers = drivers
+        self._on_progress = on_progress
+
+    async def reconcile(self, name: str) -> timedelta | None:
+        """One turn."""
+        record = self._caches.records.get(name)
+        if record is None:
+            self._watches.forget(name)
+            return None
+        if record.state.phase in AT_REST:
+            glance = await self._reader.glance(name, self._policies, self._drivers)
+            if glance is not None and not _due(glance):
+                return _drift_deadline(glance)
+        try:
+            return await self._turn(await self._reader.read(name))
+        except Moved:
+            return SOON
+        except NotFound:
+            return None
+
+    async def _turn(self, reading: Reading) -> timedelta | None:
+        state, world = reading.record.state, reading.world
+        if _stopped(reading):
+            return WATCHED  # the installation is not as it must be: nothing is written until it is mended
+        step = decide(reading)
+        if step is not None:
+            return await self._persist(reading, step)
+        if state.phase in AT_REST:
+            return await self._close(reading)
+        for effect in effects(state, world, reading.subject):
+            if not await carry_out(self._client, effect):
+                return SOON
+            log.info("wrote %s", type(effect).__name__, extra=_about(reading))
+            return SOON
+        return _next_look(state, world)
+
+    async def _persist(self, reading: Reading, step: Step) -> timedelta:
+        body = with_state(reading.body, step.state)
+        try:
+            await self._client.replace(NODE_STATES, body)
+        except (Conflict, NotFound):
+            return SOON
+        before, after = reading.record.state, step.state
+        policy = reading.record.spec.policy_ref.name
+        if after.phase is not before.phase:
+            log.info("%s -> %s: %s", before.phase, after.phase, step.note, extra=_about(reading))
+            TRANSITIONS.labels(policy=policy, phase=after.phase).inc()
+            await self._announce(reading, step)
+        known = {(b.claim, b.device) for b in before.blockers}
+        for blocker in after.blockers:
+            if (blocker.claim, blocker.device) not in known:
+                await self._recorder.wanted(blocker, policy)
+        self._on_progress(policy)
+        return timedelta(0)
+
+    async def _announce(self, reading: Reading, step: Step) -> None:
+        body = self._policies.get(reading.record.spec.policy_ref.name)
+        first_look = reading.record.state.phase is Phase.PENDING and step.state.phase is Phase.UP_TO_DATE
+        if body is not None and not first_look:
+            await self._recorder.phase(body, reading.record.name, step.state.phase, step.note)
+
+    async def _close(self, reading: Reading) -> timedelta | None:
+        """At rest: give back the grant, remove what is left over, and let go of a node that nobody wants any more."""
+        state, world = reading.record.state, reading.world
+        for effect in effects(state, world, reading.subject):
+            await carry_out(self._client, effect)
+            log.info("wrote %s", type(effect).__name__, extra=_about(reading))
+            return SOON
+        if world.grant is not None and world.grant.token == state.token:
+            await self._give_back(reading.record)
+            return timedelta(0)
+        if _abandoned(reading):
+            return await self._let_go(reading)
+        return _drift_deadline(reading)
+
+    async def _give_back(self, record: Record) -> None:
+        """Remove the ledger's entry: the ledger is read, then the record, then the ledger is written under what was read."""
+        body = await self._client.get(DRIVERS, record.spec.driver)
+        live = Record.read(await self._client.get(NODE_STATES, record.name))
+        status = DriverStatus.model_validate(body.get("status", {}))
+        grant = grant_of(status.in_flight, record.name, live.spec.node_uid)
+        if grant is None or live.state.phase not in AT_REST or grant.token != live.state.token:
+            return
+        kept = [g for g in status.in_flight if g != grant]
+        changed = status.model_copy(update={"in_flight": kept})
+        new = {**body, "status": changed.model_dump(mode="json", by_alias=True, exclude_none=True)}
+        try:
+            await self._client.replace(DRIVERS, new, subresource="status")
+        except Conflict:
+            return
+
+    async def _let_go(self, reading: Reading) -> timedelta | None:
+        """Annotation first, then the record under UID and resourceVersion: nothing of ours stays behind."""
+        node = reading.node
+        if node is not None and names.STEP in node["metadata"].get("annotations", {}):
+            meta = node["metadata"]
+            forget: Effect = PatchNode(
+                node=meta["name"], resource_version=meta["resourceVersion"], annotations={names.STEP: None}
+            )
+            await carry_out(self._client, forget)
+            return SOON
+        record = reading.record
+        try:
+            await self._client.delete(
+                NODE_STATES, record.name, uid=record.uid, resource_version=record.resource_version
+            )
+        except (Conflict, NotFound):
+            return SOON
+        log.info("the policy no longer has this node", extra=_about(reading))
+        self._on_progress(record.spec.policy_ref.name)
+        return None
+
+
+def decide(reading: Reading) -> Step | None:
+    """The next state, whatever the phase."""
+    state, world = reading.record.state, reading.world
+    return rest(state, world) if state.phase in AT_REST else advance(state, world)
+
+
+def _stopped(reading: Reading) -> bool:
+    """Whether the driver's installation is broken in a way that makes every effect unsafe. Closing is always safe."""
+    closing = {Phase.RELEASING, Phase.ABORTING} | AT_REST
+    return bool(reading.driver.problems) and reading.record.state.phase not in closing
+
+
+def _due(reading: Reading) -> bool:
+    """Whether a node at rest has anything to do, as far as the caches know."""
+    state, world = reading.record.state, reading.world
+    return (
+        decide(reading) is not None
+        or bool(effects(state, world, reading.subject))
+        or world.grant is not None
+        or _abandoned(reading)
+    )
+
+
+def _abandoned(reading: Reading) -> bool:
+    world = reading.world
+    nobody_wants = reading.leaving and world.wanted is None
+    return (nobody_wants or not world.node_is_there) and world.grant is None and not reading.record.state.token
+
+
+def _drift_deadline(reading: Reading) -> timedelta | None:
+    """When a difference will have lasted long enough to be drift; None where there is none."""
+    state, world = reading.record.state, reading.world
+    if state.phase is not Phase.UP_TO_DATE or state.target is None:
+        return None
+    if world.observed.pool.same_shape(Pool.from_json(state.target.pool)):
+        return None
+    return max(world.limits.drift - world.differs, SOON)
+
+
+def _next_look(state: NodeStateStatus, world: World) -> timedelta:
+    """When a duration may be over; for everything else an event is expected."""
+    limits, quiesce = world.limits, world.quiesce
+    if state.phase is Phase.QUIESCING and quiesce is not None and quiesce.active:
+        return max(limits.settle - quiesce.watched, SOON)
+    if state.phase is Phase.DRAINING:
+        return HELD if world.holders else max(limits.idle_gap - world.idle, SOON)
+    if state.phase is Phase.VERIFYING and world.matched:
+        return max(limits.min_ready - world.matched, SOON)
+    return WATCHED if state.phase is not Phase.VERIFYING else timedelta(seconds=1)
+
+
+def _about(reading: Reading) -> dict[str, str]:
+    return {"node": reading.record.name, "policy": reading.record.spec.policy_ref.name}

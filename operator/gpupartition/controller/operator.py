@@ -1,0 +1,192 @@
+"""Puts the pieces together and runs them: caches, two loops with their queues, kopf for our own kinds, and a page for probes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import kopf
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from gpupartition.controller.caches import Caches
+from gpupartition.controller.events import Recorder
+from gpupartition.controller.handlers import Kinds, registry
+from gpupartition.controller.intent import Intents, Policy
+from gpupartition.controller.metrics import TURNS
+from gpupartition.controller.node import NodeLoop
+from gpupartition.controller.policy import PolicyLoop
+from gpupartition.controller.probe import Probe
+from gpupartition.controller.records import DRIVERS, POLICIES
+from gpupartition.controller.stopwatch import Stopwatch
+from gpupartition.controller.world import Reader
+from gpupartition.domain.lifecycle import AT_REST
+from gpupartition.kube import ApiError, Client
+from gpupartition.kube.workqueue import ShutDown, WorkQueue
+from gpupartition.settings import Settings
+
+log = logging.getLogger(__name__)
+
+GATHER = 0.1  # seconds in which events about one policy are gathered into one look at it
+POLICY_WORKERS = 2  # a policy that waits for a slow answer must not hold up the others
+
+
+class Operator:
+    """One running operator. Handlers and reflectors only put names on queues; the loops do the rest."""
+
+    def __init__(self, client: Client, settings: Settings) -> None:
+        self._client = client
+        self._settings = settings
+        self._kinds = Kinds(policies={}, drivers={}, on_policy=self._policy_changed, on_driver=self._driver_changed)
+        self._nodes: WorkQueue[str] = WorkQueue(longest_retry=60)
+        self._policies: WorkQueue[str] = WorkQueue(longest_retry=60)
+        self._ready = asyncio.Event()
+        self._caches = Caches(
+            client, namespace=settings.namespace, on_node=self._node_changed, on_all=self._everything_changed
+        )
+        intents = Intents(self._caches, Probe(client))
+        recorder, watches = Recorder(client), Stopwatch()
+        reader = Reader(client, self._caches, intents, watches, settings.limits)
+        self._node_loop = NodeLoop(
+            client,
+            self._caches,
+            reader,
+            recorder,
+            watches,
+            policies=self._kinds.policies,
+            drivers=self._kinds.drivers,
+            on_progress=self._policy_progressed,
+        )
+        self._policy_loop = PolicyLoop(
+            client,
+            self._caches,
+            intents,
+            recorder,
+            settings,
+            policies=self._kinds.policies,
+            on_node=self._nodes.add,
+        )
+
+    # ------------------------------------------------------------------------------------------------ who is to be looked at
+
+    def _node_changed(self, name: str) -> None:
+        self._nodes.add(name)
+        record, node = self._caches.records.get(name), self._caches.nodes.get(name)
+        if record is not None:
+            self._policy_progressed(record.spec.policy_ref.name)
+            return
+        for policy, body in self._kinds.policies.items():
+            if Policy.read(body).selects(node):
+                self._policy_progressed(policy)
+
+    def _policy_progressed(self, name: str) -> None:
+        self._policies.add_after(name, GATHER)
+
+    def _policy_changed(self, name: str) -> None:
+        self._policies.add(name)
+        for record in self._caches.records.by("policy", name):
+            self._nodes.add(record.name)
+        for other in self._kinds.policies:  # a selector that moved may contest a node, or no longer
+            self._policy_progressed(other)
+
+    def _driver_changed(self, name: str) -> None:
+        for policy in self._kinds.policies:
+            self._policy_progressed(policy)
+        for record in self._caches.records.values():
+            if record.spec.driver == name and (record.state.token or record.state.phase not in AT_REST):
+                self._nodes.add(record.name)
+
+    def _everything_changed(self) -> None:
+        for policy in self._kinds.policies:
+            self._policy_progressed(policy)
+        for record in self._caches.records.values():
+            if record.state.phase not in AT_REST:
+                self._nodes.add(record.name)
+
+    # ------------------------------------------------------------------------------------------------------------- running
+
+    async def run(self) -> None:
+        """Run until cancelled; a mistake of ours ends it, with everything it started."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._caches.run(self._ready), name="caches")
+            tasks.create_task(self._serve(), name="probes and metrics")
+            await self._ready.wait()
+            for kind, bodies in ((POLICIES, self._kinds.policies), (DRIVERS, self._kinds.drivers)):
+                bodies.update({b["metadata"]["name"]: b for b in (await self._client.list(kind)).items})
+            self._everything_at_once()
+            for _ in range(self._settings.workers):
+                tasks.create_task(self._work("node", self._nodes, self._node_loop.reconcile))
+            for _ in range(POLICY_WORKERS):
+                tasks.create_task(self._work("policy", self._policies, self._policy_loop.reconcile))
+            tasks.create_task(self._resync(), name="resync")
+            tasks.create_task(self._watch_our_kinds(), name="kopf")
+            log.info("watching %d policies and %d nodes", len(self._kinds.policies), len(self._caches.nodes.values()))
+
+    async def _work(
+        self, loop: str, queue: WorkQueue[str], reconcile: Callable[[str], Awaitable[timedelta | None]]
+    ) -> None:
+        while True:
+            try:
+                name = await queue.get()
+            except ShutDown:
+                return
+            try:
+                with TURNS.labels(loop=loop).time():
+                    again = await reconcile(name)
+            except ApiError as error:
+                pause = queue.failed(name)
+                log.warning("%s; looking again in %.1f s", error, pause, extra={loop: name})
+                continue
+            except Exception:
+                # One object that nobody foresaw must not stop all the others; it is tried again, ever less often.
+                pause = queue.failed(name)
+                log.exception("a mistake of the operator; looking again in %.1f s", pause, extra={loop: name})
+                continue
+            queue.done(name)
+            if again is not None:
+                queue.add_after(name, again.total_seconds()) if again else queue.add(name)
+
+    async def _resync(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.resync.total_seconds())
+            self._everything_at_once()
+
+    def _everything_at_once(self) -> None:
+        for policy in self._kinds.policies:
+            self._policies.add(policy)
+        for record in self._caches.records.values():
+            self._nodes.add(record.name)
+
+    async def _watch_our_kinds(self) -> None:
+        await kopf.operator(
+            registry=registry(self._client, self._kinds), clusterwide=True, standalone=True, memo=kopf.Memo()
+        )
+
+    async def _serve(self) -> None:
+        app = web.Application()
+        app.add_routes(
+            [
+                web.get("/healthz", lambda _: _text("alive")),
+                web.get("/readyz", lambda _: _text("ready") if self._ready.is_set() else _text("reading", status=503)),
+                web.get("/metrics", _metrics),
+            ]
+        )
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, self._settings.host, self._settings.port)
+            await site.start()
+            log.info("probes and metrics on %s", ", ".join(f"{a[0]}:{a[1]}" for a in runner.addresses))
+            await asyncio.Event().wait()
+        finally:
+            await runner.cleanup()
+
+
+async def _text(text: str, *, status: int = 200) -> web.Response:
+    return web.Response(text=text, status=status)
+
+
+async def _metrics(_: web.Request) -> web.Response:
+    return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -1,0 +1,55 @@
+"""What this API server can do, asked before anything depends on it: a feature that is off drops fields without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpupartition.api.v1alpha1 import DriverSpec
+from gpupartition.backends import probe as slices
+from gpupartition.domain.backend import Problem
+from gpupartition.kube import DEVICE_TAINT_RULES, RESOURCE_SLICES, ApiError, Client, NotFound
+
+
+class Probe:
+    """Asks each question once and remembers the answer; a server that is upgraded restarts its clients' watches, and us if it must."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._taint_rules: Sequence[Problem] | None = None
+        self._dropped: dict[str, Sequence[str]] = {}
+
+    async def taint_rules(self) -> Sequence[Problem]:
+        """Whether new claims can be kept off a node's devices (DeviceTaintRule, resource.k8s.io/v1, Kubernetes 1.37)."""
+        if self._taint_rules is None:
+            try:
+                served = await self._client.raw("GET", f"/apis/{DEVICE_TAINT_RULES.api_version}")
+            except NotFound:
+                served = {"resources": []}
+            found = any(r["name"] == DEVICE_TAINT_RULES.plural for r in served["resources"])
+            problem = Problem(
+                reason="QuiesceUnavailable",
+                at="cluster",
+                why=f"the API server does not serve {DEVICE_TAINT_RULES}, so new claims cannot be kept off a node",
+                fix="use Kubernetes 1.37 or later with the feature gate DRADeviceTaintRules on",
+            )
+            self._taint_rules = () if found else (problem,)
+        return self._taint_rules
+
+    async def dropped(self, driver: DriverSpec) -> Sequence[str]:
+        """Field paths that the server drops from the slices this driver would have us write; nothing is stored by asking."""
+        if driver.publish is None:
+            return ()
+        name = driver.publish.driver_name
+        if name not in self._dropped:
+            lost: list[str] = []
+            for body in slices.probe(driver):
+                try:
+                    answer = await self._client.create(RESOURCE_SLICES, body, dry_run=True)
+                except ApiError as error:
+                    if error.status == 0 or error.status >= 500:
+                        raise
+                    lost.append(f"the slice as a whole ({error.message})")
+                else:
+                    lost += slices.dropped(body, answer)
+            self._dropped[name] = tuple(sorted(set(lost)))
+        return self._dropped[name]

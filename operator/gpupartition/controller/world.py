@@ -1,0 +1,383 @@
+"""Reads one node, in the order that makes writes safe.
+
+    objects that may be written ─▶ the record ─▶ facts, and those objects again
+
+If an object is not the same before and after the record was read, nothing is decided. Otherwise what is written under its
+resourceVersion is written to exactly what the record, as read, speaks of: a worker that was stopped in between cannot come too late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from gpupartition import names
+from gpupartition.api.v1alpha1 import DrainMode, DriverStatus, Grant, Phase
+from gpupartition.controller.caches import Caches, condition, trim, trim_claim, trim_node, trim_pod
+from gpupartition.controller.intent import NOTHING, Driver, Intent, Intents, Policy, revert
+from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record
+from gpupartition.controller.stopwatch import Stopwatch
+from gpupartition.domain.backend import Config, NodeFacts, Observation, Refused
+from gpupartition.domain.holders import Holder, blocking, holders
+from gpupartition.domain.lifecycle import AT_REST, Limits, Quiesce, World, change_class, expected_pool
+from gpupartition.domain.pool import Pool
+from gpupartition.domain.writes import Subject, last_used
+from gpupartition.kube import (
+    DAEMON_SETS,
+    DEVICE_TAINT_RULES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Client,
+    Kind,
+    NotFound,
+    Object,
+)
+
+# Phases in which the holders decide something; elsewhere the whole cluster's claims need not be listed.
+HOLDERS_MATTER = frozenset({Phase.DRAINING, Phase.APPLYING, Phase.ROLLING_BACK})
+
+NOBODY = Observation(assignment=None, step="", running="", ready=False, pool=Pool())
+
+
+class Moved(Exception):  # noqa: N818  (reads as what happened)
+    """Something changed while it was being read: look again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One node, read: the record as the server has it, everything decisions depend on, and what may be written."""
+
+    body: Object
+    record: Record
+    world: World
+    subject: Subject
+    intent: Intent
+    driver: Driver
+    policy: Policy | None
+    leaving: bool
+    node: Object | None
+
+
+class Reader:
+    """Makes Readings: from the caches for nodes at rest, live for all that is about to be decided."""
+
+    def __init__(self, client: Client, caches: Caches, intents: Intents, watches: Stopwatch, limits: Limits) -> None:
+        self._client = client
+        self._caches = caches
+        self._intents = intents
+        self._watches = watches
+        self._limits = limits
+
+    async def glance(self, name: str, policies: dict[str, Object], drivers: dict[str, Object]) -> Reading | None:
+        """Read from the caches alone; None when there is no record, or its driver is not known (yet)."""
+        record = self._caches.records.get(name)
+        driver_body = drivers.get(record.spec.driver) if record else None
+        if record is None or driver_body is None:
+            return None
+        driver = await self._intents.driver(driver_body)
+        rule_name = names.taint_rule(name, record.spec.node_uid)
+        slices = [s for s in self._caches.slices.by("node", name) if s["spec"]["driver"] == driver.driver_name]
+        pool = driver.backend.pool_name(driver.spec, name)
+        return await self._reading(
+            body={"metadata": {"name": name}},
+            record=record,
+            driver_body=driver_body,
+            driver=driver,
+            policy_body=policies.get(record.spec.policy_ref.name),
+            node=self._caches.nodes.get(name),
+            slices=slices,
+            pods=await self._pods(driver, name, live=False),
+            rule=self._caches.rules.get(rule_name),
+            claims=list(self._caches.claims.by("pool", pool)),
+            live=False,
+        )
+
+    async def read(self, name: str) -> Reading:
+        """Read live. Raises NotFound (no record), Moved, and Refused when the driver cannot be read."""
+        known = Record.read(await self._client.get(NODE_STATES, name))
+        driver = await self._intents.driver(await self._client.get(DRIVERS, known.spec.driver))
+        before = await self._objects(name, known.spec.node_uid, driver)
+        body = await self._client.get(NODE_STATES, name)
+        record = Record.read(body)
+        policy_body, driver_body, after, pods = await asyncio.gather(
+            self._maybe(POLICIES, record.spec.policy_ref.name),
+            self._client.get(DRIVERS, record.spec.driver),
+            self._objects(name, record.spec.node_uid, driver),
+            self._pods(driver, name, live=True),
+        )
+        if _versions(before) != _versions(after):
+            raise Moved(name)
+        claims: list[Object] = []
+        if record.state.phase in HOLDERS_MATTER:
+            claims = [c for c in map(trim_claim, (await self._client.list(RESOURCE_CLAIMS)).items) if c]
+        node, rule, slices = after
+        return await self._reading(
+            body=body,
+            record=record,
+            driver_body=driver_body,
+            driver=driver,
+            policy_body=policy_body,
+            node=node,
+            slices=slices,
+            pods=pods,
+            rule=rule,
+            claims=claims,
+            live=True,
+        )
+
+    async def _objects(self, name: str, uid: str, driver: Driver) -> tuple[Object | None, Object | None, list[Object]]:
+        selector = f"spec.nodeName={name},spec.driver={driver.driver_name}"
+        node, rule, slices = await asyncio.gather(
+            self._maybe(NODES, name),
+            self._maybe(DEVICE_TAINT_RULES, names.taint_rule(name, uid)),
+            self._client.list(RESOURCE_SLICES, field_selector=selector),
+        )
+        return node, rule, [trim(s) for s in slices.items]
+
+    async def _maybe(self, kind: Kind, name: str, namespace: str | None = None) -> Object | None:
+        try:
+            return await self._client.get(kind, name, namespace=namespace)
+        except NotFound:
+            return None
+
+    async def _pods(self, driver: Driver, node: str, *, live: bool) -> list[Object]:
+        namespace = driver.backend.namespace(driver.spec)
+        if not namespace:
+            return []
+        if live:
+            selector = f"spec.nodeName={node}"
+            listed = await self._client.list(PODS, namespace=namespace, field_selector=selector)
+            return [trim_pod(p) for p in listed.items]
+        return list((await self._caches.namespace(namespace))[2].by("node", node))
+
+    async def _reading(
+        self,
+        *,
+        body: Object,
+        record: Record,
+        driver_body: Object,
+        driver: Driver,
+        policy_body: Object | None,
+        node: Object | None,
+        slices: list[Object],
+        pods: list[Object],
+        rule: Object | None,
+        claims: list[Object],
+        live: bool,
+    ) -> Reading:
+        name, state, now = record.name, record.state, datetime.now(UTC)
+        alive = node is not None and node["metadata"]["uid"] == record.spec.node_uid
+        facts = NodeFacts(node=node, slices=slices, pods=pods) if node is not None and alive else None
+        observed = driver.backend.observe(driver.spec, facts, driver.cluster) if facts else NOBODY
+        policy = Policy.read(policy_body) if policy_body else None
+        if policy is not None and policy.uid != record.spec.policy_ref.uid:
+            policy = None
+        leaving = policy is None or policy.deleting or not policy.selects(node if alive else None)
+        intent = self._intent(driver, policy, record, node if alive else None, observed, leaving=leaving)
+        way_back, no_way_back = _way_back(driver, facts, observed)
+        held = await self._holders(driver, record, observed, intent, claims, live=live)
+        configs = await self._configs(intent, way_back, live=live and state.phase not in AT_REST)
+        ledger = DriverStatus.model_validate(driver_body.get("status", {})).in_flight
+        quiesce = self._quiesce(name, rule) if live else _quiesce(rule, timedelta(0))
+        world = World(
+            now=now,
+            fresh=secrets.token_hex(8),
+            node_is_there=alive,
+            node_ready=node is not None and condition(node, "Ready") == "True",
+            boot_id=str(node["status"].get("nodeInfo", {}).get("bootID", "")) if node else "",
+            wanted=intent.wanted,
+            refused=intent.refused,
+            revision=policy.status.revision if policy else "",
+            grant=grant_of(ledger, name, record.spec.node_uid),
+            way_back=way_back,
+            no_way_back=no_way_back,
+            config_touched=_touched(configs, now),
+            observed=observed,
+            quiesce=quiesce,
+            holders=held,
+            idle=self._idle(record, held, live=live),
+            matched=self._matched(record, observed, live=live),
+            differs=self._differs(record, observed, node),
+            retry=policy.retry if policy else "",
+            drain=policy.spec.rollout.drain.mode if policy and policy.spec else DrainMode.WHEN_IDLE,
+            limits=self._limits,
+        )
+        subject = Subject(
+            node_name=name,
+            node_uid=record.spec.node_uid,
+            driver=driver.spec,
+            driver_name=driver.driver_name,
+            backend=driver.backend,
+            facts=facts,
+            rule=rule,
+            configs=configs,
+        )
+        return Reading(
+            body=body,
+            record=record,
+            world=world,
+            subject=subject,
+            intent=intent,
+            driver=driver,
+            policy=policy,
+            leaving=leaving,
+            node=node if alive else None,
+        )
+
+    def _intent(
+        self,
+        driver: Driver,
+        policy: Policy | None,
+        record: Record,
+        node: Object | None,
+        observed: Observation,
+        *,
+        leaving: bool,
+    ) -> Intent:
+        if node is None:
+            return NOTHING
+        if not leaving and policy is not None:
+            return self._intents.compile(driver, policy, trim_node(node))
+        wants_revert = policy is not None and policy.spec is not None and policy.spec.deletion_policy == "Revert"
+        original = revert(record.state.original) if wants_revert else None
+        if original is None or _is_back(original, observed, record):
+            return NOTHING
+        return Intent(wanted=original, reverting=True)
+
+    async def _holders(
+        self,
+        driver: Driver,
+        record: Record,
+        observed: Observation,
+        intent: Intent,
+        claims: list[Object],
+        *,
+        live: bool,
+    ) -> tuple[Holder, ...]:
+        state, rolling_back = record.state, record.state.phase is Phase.ROLLING_BACK
+        if state.phase in AT_REST:
+            if intent.wanted is None:
+                return ()
+            then, change = intent.wanted.pool, change_class(observed, intent.wanted)
+        else:
+            then, change = expected_pool(state), state.change
+        pool = driver.backend.pool_name(driver.spec, record.name)
+        held = holders(claims, node=record.name, driver=driver.driver_name, pool=pool)
+        if live and change == "Restart":
+            held = await self._mark_terminating(held)
+        # After the assignment the node publishes something new; who held a device before still counts.
+        now = observed.pool
+        if state.phase is Phase.APPLYING and state.previous is not None and observed.step == state.step:
+            now = Pool.from_json(state.previous.pool)
+        return blocking(
+            held,
+            change=change,
+            published=frozenset(d.name for d in now.devices),
+            disturbed=driver.backend.disturbs(now, then),
+            rolling_back=rolling_back,
+        )
+
+    async def _mark_terminating(self, held: tuple[Holder, ...]) -> tuple[Holder, ...]:
+        ending = set()
+        for pod in sorted({p for h in held for p in h.pods}):
+            namespace, _, name = pod.partition("/")
+            body = await self._maybe(PODS, name, namespace)
+            if body is not None and "deletionTimestamp" in body["metadata"]:
+                ending.add(pod)
+        return tuple(replace(h, terminating=h.terminating or bool(ending & set(h.pods))) for h in held)
+
+    async def _configs(
+        self, intent: Intent, way_back: Config | None, *, live: bool
+    ) -> list[tuple[Object, Object | None]]:
+        if not live:
+            return []
+        wanted = [*(intent.wanted.objects if intent.wanted else ()), *(way_back.objects if way_back else ())]
+        bodies = {(b["metadata"]["namespace"], b["metadata"]["name"]): b for b in wanted}
+        found = await asyncio.gather(*(self._maybe(DAEMON_SETS, name, namespace) for namespace, name in bodies))
+        return [(dict(body), present) for body, present in zip(bodies.values(), found, strict=True)]
+
+    def _quiesce(self, name: str, rule: Object | None) -> Quiesce | None:
+        fact = None
+        if rule is not None and rule["spec"]["taint"]["effect"] == "NoSchedule":
+            fact = rule["metadata"]["uid"], rule["metadata"].get("generation", 0)
+        return _quiesce(rule, self._watches.read((name, "quiesce"), fact))
+
+    def _idle(self, record: Record, held: tuple[Holder, ...], *, live: bool) -> timedelta:
+        if not live:
+            return timedelta(0)
+        draining = record.state.phase is Phase.DRAINING and not held
+        return self._watches.read((record.name, "idle"), record.state.since if draining else None)
+
+    def _matched(self, record: Record, observed: Observation, *, live: bool) -> timedelta:
+        if not live:
+            return timedelta(0)
+        waits = (
+            record.state.phase is Phase.VERIFYING
+            and observed.ready
+            and observed.pool.equals(expected_pool(record.state))
+        )
+        return self._watches.read((record.name, "matched"), record.state.since if waits else None)
+
+    def _differs(self, record: Record, observed: Observation, node: Object | None) -> timedelta:
+        state = record.state
+        drifted = (
+            state.phase is Phase.UP_TO_DATE
+            and state.target is not None
+            and node is not None
+            and condition(node, "Ready") == "True"
+            and not observed.pool.same_shape(Pool.from_json(state.target.pool))
+        )
+        return self._watches.read((record.name, "differs"), state.since if drifted else None)
+
+
+def grant_of(ledger: list[Grant], node: str, uid: str) -> Grant | None:
+    """The ledger's entry for this very node."""
+    return next((g for g in ledger if g.node == node and g.uid == uid), None)
+
+
+def _quiesce(rule: Object | None, watched: timedelta) -> Quiesce | None:
+    if rule is None:
+        return None
+    generation = rule["metadata"].get("generation", 0)
+    answers = [c for c in rule.get("status", {}).get("conditions", ()) if c["type"] == "EvictionInProgress"]
+    proven = any(c.get("observedGeneration", 0) >= generation for c in answers)
+    return Quiesce(active=rule["spec"]["taint"]["effect"] == "NoSchedule", proven=proven, watched=watched)
+
+
+def _way_back(driver: Driver, facts: NodeFacts | None, observed: Observation) -> tuple[Config | None, str]:
+    if facts is None:
+        return None, "the node is gone"
+    try:
+        return driver.backend.way_back(driver.spec, facts, driver.cluster), ""
+    except Refused as refused:
+        accepted = names.ACCEPT_NO_ROLLBACK in facts.node["metadata"].get("annotations", {})
+        if accepted:
+            return Config(fingerprint="", assignment=observed.assignment, pool=observed.pool), ""
+        return None, f"{refused}; or annotate the node with {names.ACCEPT_NO_ROLLBACK}=true to go on without a way back"
+
+
+def _is_back(original: Config, observed: Observation, record: Record) -> bool:
+    return (
+        record.state.phase in AT_REST
+        and observed.assignment == original.assignment
+        and observed.ready
+        and observed.pool.equals(original.pool)
+    )
+
+
+def _touched(configs: list[tuple[Object, Object | None]], now: datetime) -> datetime | None:
+    if not configs:
+        return now
+    times = [last_used(present) if present is not None else None for _, present in configs]
+    return None if None in times else min(t for t in times if t is not None)
+
+
+def _versions(objects: tuple[Object | None, Object | None, list[Object]]) -> list[Any]:
+    node, rule, slices = objects
+    single = [o["metadata"]["resourceVersion"] if o else "" for o in (node, rule)]
+    return [*single, *sorted((s["metadata"]["name"], s["metadata"]["resourceVersion"]) for s in slices)]
