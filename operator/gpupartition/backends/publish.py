@@ -1,0 +1,170 @@
+"""A DRA driver name that this operator owns: it writes the ResourceSlices itself, one pool `<driver>/<node>` for each node.
+
+The config of a layout is the compiled pool; there are no objects beside the slices. The assignment is the label `gpupartition.dev/layout` on
+the slices, the step an annotation on the first of them, the anchor. A change disturbs only devices that vanish or become something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+
+from gpupartition.api.v1alpha1 import Assigned, DriverSpec, GpuGroup, Layout, PolicySpec, PublishSpec
+from gpupartition.backends import slices
+from gpupartition.backends.slices import Target
+from gpupartition.domain import fingerprint, gpus
+from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused, Turn
+from gpupartition.domain.effects import Effect
+from gpupartition.domain.layout import compile_pool
+from gpupartition.domain.pool import Pool
+
+MAX_POOL_NAME: Final = 253
+
+_GROUPS: Final = TypeAdapter(Sequence[GpuGroup])
+_LAYOUTS: Final = TypeAdapter(Sequence[Layout])
+
+
+class Publish:
+    """Backend of the driver type Publish."""
+
+    def pool_name(self, driver: DriverSpec, node: str) -> str:
+        """`<driver>/<node>`: schedulers before 1.36.3 confuse the counters of pools of one name, whatever the driver."""
+        return f"{_spec(driver).driver_name}/{node}"
+
+    def driver_name(self, driver: DriverSpec, cluster: Cluster) -> str:  # noqa: ARG002
+        """As the spec says."""
+        return _spec(driver).driver_name
+
+    def namespace(self, driver: DriverSpec) -> str:  # noqa: ARG002
+        """Nowhere: there are neither pods nor DaemonSets."""
+        return ""
+
+    def preflight(self, driver: DriverSpec, cluster: Cluster) -> Sequence[Problem]:
+        """Whether the API server keeps what would be published, and whether a fixed inventory makes sense."""
+        problems: list[Problem] = []
+        if cluster.dropped:
+            problems.append(
+                Problem(
+                    reason="FeatureGateOff",
+                    at="API server",
+                    why=f"it silently drops {', '.join(cluster.dropped)}, so that partitions would be sold beside the whole GPU",
+                    fix="switch on the feature gates DRAPartitionableDevices and DRAConsumableCapacity "
+                    "(they are on by default from Kubernetes 1.36)",
+                    turn=Turn.CLUSTER,
+                )
+            )
+        inventory = _spec(driver).inventory
+        if inventory.node_labels is None:
+            try:
+                gpus.numbered(inventory.gpus)
+            except Refused as refused:
+                problems += refused.problems
+        return problems
+
+    def compile(self, driver: DriverSpec, policy: PolicySpec, node: Object, cluster: Cluster) -> Config:  # noqa: ARG002
+        """The pool of the node's GPUs under the policy's layouts. Raises Refused."""
+        name = self.pool_name(driver, node["metadata"]["name"])
+        if len(name) > MAX_POOL_NAME:
+            raise Refused(
+                Problem(
+                    reason="NodeNameTooLong",
+                    at=f"node {node['metadata']['name']}",
+                    why=f"the pool {name} would have a name of {len(name)} characters, and the API takes {MAX_POOL_NAME}",
+                    fix="use a shorter driverName",
+                )
+            )
+        groups = gpus.groups_on(_spec(driver).inventory, node)
+        return _config(_compiled(_text(_GROUPS, groups), _text(_LAYOUTS, policy.layouts)))
+
+    def way_back(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Config:  # noqa: ARG002
+        """The pool as it is, whoever wrote it. A pool that the scheduler cannot use says nothing about what should be there."""
+        pool = Pool.read(self._present(driver, facts))
+        if not pool.usable:
+            raise Refused(
+                Problem(
+                    reason="NoWayBack",
+                    at=f"pool {self.pool_name(driver, facts.name)}",
+                    why=f"the scheduler cannot use it: {pool.problem}",
+                    fix="delete its ResourceSlices, or annotate the node with gpupartition.dev/accept-no-rollback",
+                )
+            )
+        return _config(pool)
+
+    def observe(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Observation:  # noqa: ARG002
+        """Ready when the scheduler can use the pool and nothing of a former one is left; running is what the slices really say."""
+        present = self._present(driver, facts)
+        anchor = self._anchor(driver, facts)
+        pool = Pool.read(present)
+        return Observation(
+            assignment=slices.assignment_of(anchor) if anchor is not None else None,
+            step=slices.step_of(anchor) if anchor is not None else "",
+            running=fingerprint.short(fingerprint.of_pool(pool)) if pool.usable else "",
+            ready=pool.usable and slices.coherent(present),
+            pool=pool,
+        )
+
+    def disturbs(self, now: Pool, then: Pool) -> frozenset[str]:
+        """Devices that vanish or become something else; whoever holds another one notices nothing."""
+        return now.vanishing(then)
+
+    def assign(self, driver: DriverSpec, facts: NodeFacts, to: Assigned, step: str, generation: int) -> Effect | None:
+        """The anchor with the step, then the other slices, then away with what is left over. A cancelled step writes nothing."""
+        anchor = self._anchor(driver, facts)
+        if anchor is not None and slices.step_of(anchor) == step and slices.assignment_of(anchor) != to.assignment:
+            return None
+        target = self._target(driver, facts, Pool.from_json(to.pool), to.assignment)
+        return slices.next_write(self._present(driver, facts), target, step, generation)
+
+    def cancel(self, driver: DriverSpec, facts: NodeFacts, step: str) -> Effect | None:
+        """The step alone, on the anchor."""
+        return slices.use_up(self._present(driver, facts), self._target(driver, facts, Pool(), None), step)
+
+    def repair(self, driver: DriverSpec, facts: NodeFacts, current: Assigned, generation: int) -> Effect | None:
+        """The next write towards what the record says, for slices that were wiped or edited. Where nothing shall be, nothing is left."""
+        present = self._present(driver, facts)
+        pool = Pool.from_json(current.pool)
+        if not pool.devices:
+            return next((slices.delete(s) for s in reversed(present)), None)
+        return slices.next_write(present, self._target(driver, facts, pool, current.assignment), None, generation)
+
+    def _present(self, driver: DriverSpec, facts: NodeFacts) -> list[Object]:
+        name, pool = _spec(driver).driver_name, self.pool_name(driver, facts.name)
+        ours = [s for s in facts.slices if s["spec"]["driver"] == name and s["spec"]["pool"]["name"] == pool]
+        return sorted(ours, key=lambda s: str(s["metadata"]["name"]))
+
+    def _anchor(self, driver: DriverSpec, facts: NodeFacts) -> Object | None:
+        name = slices.slice_name(_spec(driver).driver_name, facts.name, 0)
+        return next((s for s in self._present(driver, facts) if s["metadata"]["name"] == name), None)
+
+    def _target(self, driver: DriverSpec, facts: NodeFacts, pool: Pool, assignment: str | None) -> Target:
+        return Target(
+            driver=_spec(driver).driver_name,
+            pool_name=self.pool_name(driver, facts.name),
+            node=facts.node,
+            pool=pool,
+            assignment=assignment,
+        )
+
+
+def _spec(driver: DriverSpec) -> PublishSpec:
+    if driver.publish is None:
+        raise AssertionError(f"driver of type {driver.type} has no spec.publish: {driver}")
+    return driver.publish
+
+
+def _config(pool: Pool) -> Config:
+    name = fingerprint.short(fingerprint.of_pool(pool))
+    return Config(fingerprint=name, assignment=name if pool.devices else None, pool=pool)
+
+
+def _text(adapter: TypeAdapter[Any], models: Sequence[Any]) -> str:
+    return adapter.dump_json(models, by_alias=True).decode()
+
+
+# Thousands of nodes have few kinds of GPUs, and some layouts are costly to compile. The models are not hashable, their text is.
+@lru_cache(maxsize=256)
+def _compiled(groups: str, layouts: str) -> Pool:
+    return compile_pool(gpus.numbered(_GROUPS.validate_json(groups)), _LAYOUTS.validate_json(layouts))

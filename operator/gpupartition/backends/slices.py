@@ -1,0 +1,207 @@
+"""ResourceSlices of a pool that this operator writes, and the order of writes in which no half-written pool can be used.
+
+A pool is as many slices as the API's limits ask for: counter sets first, then devices. The first slice is the anchor. Every change begins
+with the anchor at a generation above all that is there, and from that instant on the pool is incomplete until its last slice has followed.
+What a slice says at a generation is never changed at that generation. A pool without devices is the anchor alone, empty: it keeps the step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpupartition.domain import fingerprint, quantity
+from gpupartition.domain.backend import Object
+from gpupartition.domain.effects import CreateSlice, DeleteSlice, Effect, PutSlice
+from gpupartition.domain.pool import Amounts, Device, Pool
+from gpupartition.names import FINGERPRINT, LAYOUT, STEP
+
+# k8s.io/api resource/v1 types.go, 1.35 to 1.37: ResourceSliceMaxCounterSets, ResourceSliceMaxDevicesWithAdvancedFeatures.
+MAX_COUNTER_SETS: Final = 8
+MAX_DEVICES: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a node shall publish: the pool, the driver's and the pool's name, the assignment that the slices are labelled with."""
+
+    driver: str
+    pool_name: str
+    node: Object
+    pool: Pool
+    assignment: str | None
+
+    def bodies(self, generation: int, step: str) -> list[dict[str, Any]]:
+        """All slices at this generation, the anchor first. Only the anchor carries the step and the whole fingerprint."""
+        contents = [*_contents(self.pool)] or [{}]
+        bodies = [self._body(number, content, generation, len(contents)) for number, content in enumerate(contents)]
+        bodies[0]["metadata"]["annotations"] = {FINGERPRINT: fingerprint.of_pool(self.pool)} | (
+            {STEP: step} if step else {}
+        )
+        return bodies
+
+    def _body(self, number: int, content: Mapping[str, Any], generation: int, count: int) -> dict[str, Any]:
+        node = self.node["metadata"]
+        return {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {
+                "name": slice_name(self.driver, node["name"], number),
+                "labels": {LAYOUT: self.assignment} if self.assignment is not None else {},
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node["name"], "uid": node["uid"]}],
+            },
+            "spec": {
+                "driver": self.driver,
+                "nodeName": node["name"],
+                "pool": {"name": self.pool_name, "generation": generation, "resourceSliceCount": count},
+                **content,
+            },
+        }
+
+
+def slice_name(driver: str, node: str, number: int) -> str:
+    """Fixed, so that creating a slice twice is a conflict, and in the order in which the scheduler tries them.
+
+    The hash keeps driver `a` on node `b-c` apart from driver `a-b` on node `c`, and long names apart when they are cut (253 characters).
+    """
+    mark = hashlib.sha256(f"{driver}/{node}".encode()).hexdigest()[:8]
+    return f"{driver}-{node}"[:237].rstrip("-.") + f"-{mark}-{number:05d}"
+
+
+def next_write(present: Sequence[Object], target: Target, step: str | None, generation: int) -> Effect | None:
+    """The one write that comes next on the way to the target; None when all is there.
+
+    `present` are all slices of the pool as read. `step` None means no step of its own: the anchor keeps the one it has. `generation` is the
+    least at which a change may begin.
+    """
+    there = {s["metadata"]["name"]: s for s in present}
+    node = target.node["metadata"]["name"]
+    anchor = there.get(slice_name(target.driver, node, 0))
+    if anchor is not None and step in (None, step_of(anchor)):
+        begun_at = _generation(anchor)
+        wanted = target.bodies(begun_at, step_of(anchor))
+        if _same(wanted[0], anchor) and not any(_differs_at(begun_at, body, there) for body in wanted):
+            return _follow(wanted, there)
+    above = max([generation, *(_generation(s) + 1 for s in present)])
+    kept = step_of(anchor) if anchor is not None else ""
+    return _write(target.bodies(above, kept if step is None else step)[0], anchor)
+
+
+def use_up(present: Sequence[Object], target: Target, step: str) -> Effect | None:
+    """Write the step and nothing else. Where there is no anchor, an empty one: that offers nothing, like a pool without its anchor."""
+    node = target.node["metadata"]["name"]
+    anchor = next((s for s in present if s["metadata"]["name"] == slice_name(target.driver, node, 0)), None)
+    if anchor is None:
+        above = max([1, *(_generation(s) + 1 for s in present)])
+        return CreateSlice(body=target.bodies(above, step)[0])
+    if step_of(anchor) == step:
+        return None
+    metadata = anchor["metadata"]
+    return PutSlice(
+        body={**anchor, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), STEP: step}}}
+    )
+
+
+def delete(unwanted: Object) -> DeleteSlice:
+    """Delete this very slice, as it was read."""
+    metadata = unwanted["metadata"]
+    return DeleteSlice(name=metadata["name"], uid=metadata["uid"], resource_version=metadata["resourceVersion"])
+
+
+def step_of(anchor: Object) -> str:
+    """The step that an anchor carries."""
+    return str(anchor["metadata"].get("annotations", {}).get(STEP, ""))
+
+
+def assignment_of(labelled: Object) -> str | None:
+    """The assignment that a slice is labelled with."""
+    value: str | None = labelled["metadata"].get("labels", {}).get(LAYOUT)
+    return value
+
+
+def coherent(present: Sequence[Object]) -> bool:
+    """Whether all slices are of one generation and one assignment: nothing of a former layout is left."""
+    return len({(_generation(s), assignment_of(s)) for s in present}) <= 1
+
+
+def _follow(wanted: Sequence[Mapping[str, Any]], there: Mapping[str, Object]) -> Effect | None:
+    for body in wanted[1:]:
+        found = there.get(body["metadata"]["name"])
+        if found is None or not _same(body, found):
+            return _write(body, found)
+    names = {body["metadata"]["name"] for body in wanted}
+    return next((delete(there[name]) for name in sorted(there) if name not in names), None)
+
+
+def _write(body: Mapping[str, Any], present: Object | None) -> Effect:
+    if present is None:
+        return CreateSlice(body=body)
+    metadata = {name: value for name, value in present["metadata"].items() if name != "managedFields"}
+    for field, ours in (("labels", (LAYOUT,)), ("annotations", (STEP, FINGERPRINT))):
+        others = {name: value for name, value in metadata.get(field, {}).items() if name not in ours}
+        metadata[field] = others | body["metadata"].get(field, {})
+    return PutSlice(body={**body, "metadata": {**metadata, "ownerReferences": body["metadata"]["ownerReferences"]}})
+
+
+def _generation(read: Object) -> int:
+    return int(read["spec"]["pool"]["generation"])
+
+
+def _differs_at(generation: int, body: Mapping[str, Any], there: Mapping[str, Object]) -> bool:
+    found = there.get(body["metadata"]["name"])
+    return found is not None and _generation(found) == generation and not _same(body, found)
+
+
+def _same(body: Mapping[str, Any], found: Object) -> bool:
+    return assignment_of(body) == assignment_of(found) and _canonical(body["spec"]) == _canonical(found["spec"])
+
+
+def _canonical(value: Any, *, amounts: bool = False) -> fingerprint.Json:
+    """A spec in which equal quantities are equal. Everything else counts as it is: what others add to our slices does not belong there."""
+    if isinstance(value, list):
+        return [_canonical(each, amounts=amounts) for each in value]
+    if isinstance(value, Mapping):
+        return {
+            name: each
+            if name == "attributes"
+            else _canonical(each, amounts=amounts or name in ("capacity", "counters"))
+            for name, each in value.items()
+            if each is not False
+        }
+    return quantity.parse(value) if amounts and isinstance(value, str) else value
+
+
+def _contents(pool: Pool) -> Iterator[dict[str, Any]]:
+    sets = [{"name": name, "counters": _amounts(amounts)} for name, amounts in pool.counters.items()]
+    for some in _batches(sets, MAX_COUNTER_SETS):
+        yield {"sharedCounters": some}
+    for some in _batches([_device(d) for d in pool.devices], MAX_DEVICES):
+        yield {"devices": some}
+
+
+def _batches(items: Sequence[dict[str, Any]], size: int) -> Iterable[Sequence[dict[str, Any]]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def _device(device: Device) -> dict[str, Any]:
+    body: dict[str, Any] = {"name": device.name}
+    if device.attributes:
+        body["attributes"] = dict(device.attributes)
+    if device.capacity:
+        body["capacity"] = {
+            name: amount | ({"requestPolicy": device.request_policy[name]} if name in device.request_policy else {})
+            for name, amount in _amounts(device.capacity).items()
+        }
+    if device.costs:
+        body["consumesCounters"] = [
+            {"counterSet": name, "counters": _amounts(cost)} for name, cost in device.costs.items()
+        ]
+    if device.shared:
+        body["allowMultipleAllocations"] = True
+    return body
+
+
+def _amounts(amounts: Amounts) -> dict[str, dict[str, Any]]:
+    return {name: {"value": quantity.render(amount)} for name, amount in amounts.items()}
