@@ -8,35 +8,24 @@ moves it from one DaemonSet to another; the driver publishes at its pod's start.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from gpupartition.api.v1alpha1 import (
     Assigned,
     DriverSpec,
     ExampleDriverSpec,
-    Layout,
-    LayoutType,
     PolicySpec,
     SharingMode,
 )
 from gpupartition.backends import plugin_template as plugin
+from gpupartition.backends.example_limits import installation_problems, layout_problems, published
 from gpupartition.backends.plugin_template import Settings, Unreadable
 from gpupartition.domain import fingerprint
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused
 from gpupartition.domain.effects import Effect, PatchNode
-from gpupartition.domain.pool import Device, Pool
+from gpupartition.domain.pool import Pool
 from gpupartition.names import DRIVER, FINGERPRINT, LAYOUT, STEP
-
-MEMORY: Final = 80 * 1024**3  # bytes of every GPU that the driver simulates (internal/profiles/gpu/gpu.go, v0.4.0)
-COMPUTE: Final = 100
-GI: Final = 1024**3
-
-# The API's limits that the driver runs into, because it puts all counter sets into one slice and all devices into another
-# (k8s.io/api resource/v1 types.go, 1.35 to 1.37: ResourceSliceMaxCounterSets, ...MaxDevicesWithAdvancedFeatures).
-MAX_COUNTER_SETS: Final = 8
-MAX_DEVICES: Final = 64
 
 _NO_WAY_BACK: Final = "NoWayBack"
 
@@ -66,12 +55,12 @@ class ExampleDriver:
             base = _base(driver, cluster)
         except Refused as refused:
             return refused.problems
-        return list(_installation(base))
+        return list(installation_problems(base, _at(base)))
 
     def compile(self, driver: DriverSpec, policy: PolicySpec, node: Object, cluster: Cluster) -> Config:  # noqa: ARG002
         """The variant for the policy's one layout; the same for every node. Raises Refused."""
         base = _base(driver, cluster)
-        problems = [*_layout_problems(policy.layouts, _spec(driver).gpus_per_node)]
+        problems = [*layout_problems(policy.layouts, _spec(driver).gpus_per_node)]
         problems += [u.problem(_at(base)) for u in plugin.check(base["spec"]["template"])]
         if problems:
             raise Refused(*problems)
@@ -151,8 +140,8 @@ class ExampleDriver:
 
 
 def variant_name(base: str, layout: str) -> str:
-    """Name of a layout's DaemonSet; a base's name that is too long is cut (253 characters is the limit)."""
-    return f"{base[: 252 - len(layout)].rstrip('-.')}-{layout}"
+    """Name of a layout's DaemonSet."""
+    return f"{base}-{layout}"
 
 
 def base_label(base: str) -> str:
@@ -162,127 +151,8 @@ def base_label(base: str) -> str:
     return f"{base[:46].rstrip('-.')}-{hashlib.sha256(base.encode()).hexdigest()[:16]}"
 
 
-@lru_cache(maxsize=256)
-def published(told: Settings) -> Pool:
-    """The pool that the driver publishes, device by device, in its order: the parts of a GPU before the whole."""
-    if not told.parts:
-        return Pool(devices=tuple(_device(f"gpu-{gpu}", told.shared) for gpu in range(told.gpus)))
-    devices: list[Device] = []
-    for gpu in range(told.gpus):
-        devices += [
-            _device(f"gpu-{gpu}-partition-{part}", told.shared, cut=told.parts, counters=f"gpu-{gpu}-counters")
-            for part in range(told.parts)
-        ]
-        devices.append(_device(f"gpu-{gpu}-full", told.shared, counters=f"gpu-{gpu}-counters"))
-    whole = {"memory": MEMORY, "compute": COMPUTE}
-    return Pool(devices=tuple(devices), counters={f"gpu-{gpu}-counters": whole for gpu in range(told.gpus)})
-
-
-def _device(name: str, shared: bool, *, cut: int = 1, counters: str = "") -> Device:
-    size = {"memory": MEMORY // cut, "compute": COMPUTE // cut}
-    return Device(name=name, capacity=size, costs={counters: size} if counters else {}, shared=shared)
-
-
-# ----------------------------------------------------------------------------------------------------------------- what is refused
-
-
-def _installation(base: Object) -> Iterator[Problem]:
-    template = base["spec"]["template"]
-    if base["spec"].get("updateStrategy", {}).get("type") != "OnDelete":
-        yield Problem(
-            reason="BaseRollsItself",
-            at=_at(base),
-            why="it replaces its pods by itself, on all nodes at its own pace",
-            fix="set spec: {updateStrategy: {type: OnDelete}}",
-        )
-    if not plugin.exclusive(template):
-        requirement = f"{{key: {LAYOUT}, operator: DoesNotExist}}"
-        yield Problem(
-            reason="BaseNotExclusive",
-            at=_at(base),
-            why="its pods would run beside those of a layout on the same node",
-            fix=f"add to every nodeSelectorTerm: matchExpressions: [{requirement}]; where there is none: spec: {{template: {{spec: "
-            "{affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: "
-            f"[{{matchExpressions: [{requirement}]}}]}}}}}}}}}}}}",
-        )
-    for unreadable in plugin.check(template):
-        yield unreadable.problem(_at(base))
-
-
-def _layout_problems(layouts: Sequence[Layout], gpus: int) -> Iterator[Problem]:
-    layout = layouts[0]
-    at = "spec.layouts[0]"
-    if len(layouts) > 1 or not layout.match.all:
-        yield Problem(
-            reason="LayoutNotUniform",
-            at="spec.layouts" if len(layouts) > 1 else f"{at}.match",
-            why="this driver cuts all GPUs of a node alike",
-            fix="write exactly one layout, with match: {all: true}",
-        )
-    if layout.type not in (LayoutType.WHOLE, LayoutType.EQUAL):
-        yield Problem(
-            reason="LayoutTypeUnsupported",
-            at=f"{at}.type",
-            why=f"this driver cannot publish {layout.type}",
-            fix="use Whole or Equal, or a driver of type Publish",
-        )
-    if layout.equal:
-        yield from _part_problems(layout, gpus, at)
-    if layout.sharing.capacity:
-        yield Problem(
-            reason="SharingCapacityUnsupported",
-            at=f"{at}.sharing.capacity",
-            why="sharing.capacity is for Publish: this driver chooses the bounds of a shared device itself (steps of 1Gi and of 1 compute)",
-            fix="leave it out",
-        )
-
-
-def _part_problems(layout: Layout, gpus: int, at: str) -> Iterator[Problem]:
-    if layout.equal is None:
-        return
-    parts = layout.equal.parts
-    shared = layout.sharing.mode is SharingMode.SHARED
-    if not layout.equal.offer_whole:
-        yield Problem(
-            reason="WholeAlwaysOffered",
-            at=f"{at}.equal.offerWhole",
-            why="this driver always offers the whole GPU beside its parts",
-            fix="leave it out or set it to true",
-        )
-    if gpus > MAX_COUNTER_SETS:
-        yield Problem(
-            reason="TooManyGpus",
-            at=f"{at}.equal.parts",
-            why=f"{gpus} GPUs in parts need {gpus} counter sets in one slice, and the API takes {MAX_COUNTER_SETS}",
-            fix=f"use type Whole on nodes with more than {MAX_COUNTER_SETS} GPUs, or a driver of type Publish",
-        )
-    elif gpus * (parts + 1) > MAX_DEVICES:
-        yield Problem(
-            reason="TooManyParts",
-            at=f"{at}.equal.parts",
-            why=f"{gpus} GPUs in {parts} parts and as a whole are {gpus * (parts + 1)} devices in one slice, and the API takes {MAX_DEVICES}",
-            fix=_use(gpus, parts, shared=shared),
-        )
-    if shared and MEMORY % (parts * GI):
-        yield Problem(
-            reason="PartsNotWholeGi",
-            at=f"{at}.equal.parts",
-            why=f"shared devices are handed out in steps of 1Gi, and 80Gi in {parts} parts is {MEMORY // parts} bytes, no whole number of Gi",
-            fix=_use(gpus, parts, shared=True),
-        )
-
-
-def _use(gpus: int, parts: int, *, shared: bool) -> str:
-    fitting = [p for p in range(2, MAX_DEVICES // min(gpus, MAX_COUNTER_SETS)) if not (shared and MEMORY % (p * GI))]
-    nearest = sorted(sorted(fitting, key=lambda p: (abs(p - parts), p))[:2])
-    return f"use {' or '.join(str(p) for p in nearest)} parts"
-
-
 def _unreadable_way_back(facts: NodeFacts, unreadable: Unreadable) -> Problem:
     return Problem(reason=_NO_WAY_BACK, at=f"node {facts.name}", why=unreadable.why, fix=unreadable.fix)
-
-
-# ------------------------------------------------------------------------------------------------------------------ objects as read
 
 
 def _spec(driver: DriverSpec) -> ExampleDriverSpec:
