@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final, TextIO
 
+FIRST_SECONDS: Final = 5
 REPEAT_SECONDS: Final = 15
-"""How often a long step is mentioned again where lines cannot be overwritten, as in a CI log."""
+"""When a long step is first mentioned, and how often again, where lines cannot be overwritten, as in a CI log."""
 
 
 class Progress:
@@ -41,12 +42,15 @@ class Progress:
         self.say(f"{what}: {time.monotonic() - started:.1f} s")
 
     async def _tick(self, what: str, started: float) -> None:
+        pause = FIRST_SECONDS
         while True:
             if self._live:
                 self._overwrite(f"{what} … {time.monotonic() - started:.0f} s")
-            await asyncio.sleep(1 if self._live else REPEAT_SECONDS)
-            if not self._live:
+                await asyncio.sleep(1)
+            else:
+                await asyncio.sleep(pause)
                 self.say(f"{what} … {time.monotonic() - started:.0f} s")
+                pause = REPEAT_SECONDS
 
     def _overwrite(self, text: str) -> None:
         if self._stream:

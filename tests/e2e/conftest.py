@@ -39,9 +39,10 @@ async def cluster(controlplane: ControlPlane) -> AsyncIterator[harness.Cluster]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the end of the operators' logs with a failed test."""
+    """Show with a failed test the end of its operators' logs, and of the programs of the testbed that have died."""
     report = yield
     own = item.funcargs.get("cluster") if isinstance(item, pytest.Function) else None
     if report.failed and isinstance(own, harness.Cluster):
-        report.sections += [(f"log of {each.name}: {each.log}", tail(each.log, LOG_LINES)) for each in own.operators]
+        dead = [each for each in own.controlplane.programs.values() if not each.alive]
+        report.sections += [(f"{each.name}: {each.log}", tail(each.log, LOG_LINES)) for each in own.operators + dead]
     return report

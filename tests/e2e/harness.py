@@ -70,9 +70,7 @@ async def eventually(condition: Callable[[], Any], *, within: float = 30) -> Any
         except (AssertionError, NotFound) as error:
             last = error
         if time.monotonic() > deadline:
-            raise AssertionError(
-                f"not so after {within:g} s: {inspect.getsource(condition).strip()}\nlast answer: {last!r}"
-            )
+            raise AssertionError(f"not so after {within:g} s: {_source(condition)}\nlast answer: {last!r}")
         await asyncio.sleep(POLL_SECONDS)
 
 
@@ -339,6 +337,13 @@ async def cluster(controlplane: ControlPlane, name: str) -> AsyncIterator[Cluste
             yield own
         finally:
             await own.sweep()
+
+
+def _source(condition: Callable[[], Any]) -> str:
+    try:
+        return inspect.getsource(condition).strip()
+    except (OSError, TypeError):  # a partial, or typed into a shell
+        return repr(condition)
 
 
 def _make_own(daemon_set: Object, base: BaseDriver, env: Mapping[str, str]) -> None:

@@ -2,17 +2,22 @@
 
 import asyncio
 import contextlib
+import json
 import signal
 import sys
 import time
+from asyncio.subprocess import PIPE, STDOUT
 from pathlib import Path
 
 import pytest
+from testbed.build import cache_folder
 from testbed.controlplane import ROOT, ControlPlane, Shape, python_env
 from testbed.programs import TestbedError
-from tests.e2e.harness import Cluster, eventually
+from tests.e2e import harness
+from tests.e2e.harness import NODE_STATES, Cluster, eventually
 
-from gpupartition.kube import NODES, PODS, RESOURCE_CLAIMS, Client
+from gpupartition.kube import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Client, Kind
+from gpupartition.names import API_VERSION, FINALIZER
 
 
 async def test_a_pod_with_a_claim_runs_on_a_simulated_node_and_gives_its_device_back(cluster: Cluster) -> None:
@@ -84,6 +89,35 @@ async def test_a_test_with_its_own_driver_name_disturbs_no_other(cluster: Cluste
     assert {each["spec"]["pool"]["name"] for each in slices} == {node}
 
 
+async def test_nothing_is_left_of_a_test_for_the_next_one(controlplane: ControlPlane) -> None:
+    await controlplane.install_crds()
+    async with harness.cluster(controlplane, "before") as before:
+        (node,) = await before.nodes(1)
+        await before.published(8, node=node)
+        namespace = await before.namespace()
+        await before.holder("worker", namespace=namespace)
+        await before.running("worker", namespace=namespace)
+        metadata = {"name": node, "finalizers": [FINALIZER]}  # of an operator that was stopped in the middle
+        spec = {"policyRef": {"name": "gone", "uid": "u"}, "driver": "gone", "nodeUID": "n"}
+        record = {"apiVersion": API_VERSION, "kind": "GpuPartitionNodeState", "metadata": metadata, "spec": spec}
+        await before.create(NODE_STATES, record)
+
+    async with harness.cluster(controlplane, "after") as after:
+        for kind in (NODES, PODS, RESOURCE_SLICES, RESOURCE_CLAIMS, NODE_STATES):
+            await eventually(lambda kind=kind: _none(after, kind))  # type: ignore[misc]
+
+
+async def _none(cluster: Cluster, kind: Kind) -> bool:
+    items = (await cluster.client.list(kind)).items
+    assert not items, [each["metadata"]["name"] for each in items]
+    return True
+
+
+async def test_a_folder_with_an_earlier_testbed_in_it_is_refused(controlplane: ControlPlane) -> None:
+    with pytest.raises(TestbedError, match="choose a folder that is empty"):
+        await ControlPlane(controlplane.files.root).start()
+
+
 async def test_two_testbeds_run_side_by_side(controlplane: ControlPlane, tmp_path: Path) -> None:
     async with ControlPlane(tmp_path, shape=Shape(nodes=1, gpus=2)) as other:
         assert other.server != controlplane.server
@@ -146,6 +180,44 @@ async def test_the_scheduler_can_be_stopped_and_started(cluster: Cluster) -> Non
     finally:
         await cluster.controlplane.start_again("kube-scheduler")
     await cluster.running("waits", namespace=namespace)
+
+
+async def test_the_operator_gets_an_account_of_its_own(controlplane: ControlPlane) -> None:
+    kubeconfig = await controlplane.install_operator()
+    who = json.loads(await controlplane.kubectl("auth", "whoami", "-o", "json", kubeconfig=kubeconfig))
+    assert who["status"]["userInfo"]["username"] == "system:serviceaccount:gpupartition-system:gpupartition"
+    await controlplane.kubectl("get", "gpupartitionpolicies", kubeconfig=kubeconfig)
+
+
+async def test_from_the_shell_a_testbed_goes_up_is_used_and_goes_down(tmp_path: Path) -> None:
+    # The binaries are shared, the state is not: nobody's testbed of the same name is touched.
+    cache = cache_folder()
+    (tmp_path / "bin").symlink_to(cache / "bin")
+    env = {**python_env(), "GPUPARTITION_CACHE": str(tmp_path)}
+
+    async def testbed(*arguments: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "testbed", *arguments]
+        process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=env, stdout=PIPE, stderr=STDOUT)
+        out, _ = await process.communicate()
+        return process.returncode or 0, out.decode()
+
+    assert (await testbed("status"))[0] == 1
+    code, said = await testbed("up", "--nodes=2", "--gpus=3")
+    try:
+        assert code == 0, said
+        assert "2 nodes with 3 GPUs each" in said
+        code, said = await testbed("status")
+        assert code == 0, said
+        assert said.count("Ready") == 2
+        shell = f'eval "$({sys.executable} -m testbed env)" && kubectl get nodes -o name'
+        process = await asyncio.create_subprocess_shell(shell, cwd=ROOT, env=env, stdout=PIPE)
+        out, _ = await process.communicate()
+        assert out.decode().split() == ["node/node-1", "node/node-2"]
+        pids = json.loads((tmp_path / "state" / "testbed" / "testbed.json").read_text())["programs"].values()
+    finally:
+        assert (await testbed("down"))[0] == 0
+    assert not any(map(_runs, pids))
+    assert not (tmp_path / "state" / "testbed").exists()
 
 
 def _runs(pid: int) -> bool:
