@@ -140,10 +140,11 @@ async def test_all_mistakes_are_told_at_once(installed: ControlPlane) -> None:
     assert [at for at in told if f"{at}: Invalid value" in complaint] == told
 
 
-async def test_a_name_that_fits_no_label_is_refused(client: Client) -> None:
-    example = manifest("n" * 60, "policy")
+@pytest.mark.parametrize("base", ["policy", "example"])
+async def test_a_name_that_fits_no_label_is_refused(client: Client, base: str) -> None:
+    example = manifest("n" * 60, base)
     with pytest.raises(Invalid, match="the name is used as the value of a label: write at most 63 characters"):
-        await client.create(POLICIES, example, dry_run=True)
+        await client.create(POLICIES if base == "policy" else DRIVERS, example, dry_run=True)
 
 
 async def test_what_is_left_out_gets_its_default_and_nothing_in_a_list_does(client: Client) -> None:
