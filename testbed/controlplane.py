@@ -16,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -28,6 +29,7 @@ from gpupartition.kube import (
     PODS,
     RESOURCE_SLICES,
     SERVICE_ACCOUNTS,
+    ApiError,
     Client,
 )
 from gpupartition.names import OPERATOR_NAMESPACE
@@ -112,11 +114,7 @@ class ControlPlane:
             await self._start(binaries)
         except BaseException as error:
             await self.stop()
-            if isinstance(error, BaseExceptionGroup) and (found := error.subgroup(TestbedError)):
-                raise found.exceptions[
-                    0
-                ] from None  # of the programs that start together, the one that has something to say
-            raise
+            raise _explained(error) from None
         self._progress.say(f"ready after {time.monotonic() - began:.1f} s")
 
     async def stop(self) -> None:
@@ -140,7 +138,7 @@ class ControlPlane:
         """Start one more API server on the same etcd with other gates; returns its administrator's kubeconfig."""
         port = self._ports.take()
         command = self.parts.apiserver(port=port, feature_gates=feature_gates)
-        await self._run(f"kube-apiserver-{port}", command, lambda: self._answers(f"https://127.0.0.1:{port}/readyz"))
+        await self._run(f"kube-apiserver-{port}", command, partial(self._answers, f"https://127.0.0.1:{port}/readyz"))
         kubeconfig = yaml.safe_load(self.kubeconfig.read_text())
         kubeconfig["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"
         path = self.files.root / f"admin-{port}.kubeconfig"
@@ -211,8 +209,8 @@ class ControlPlane:
         self._parts = parts
         parts.write_files()
         async with self._progress.step("etcd and API server"):
-            await self._run("etcd", parts.etcd(), lambda: self._answers(f"http://127.0.0.1:{chosen.etcd}/health"))
-            await self._run("kube-apiserver", parts.apiserver(), lambda: self._answers(f"{self.server}/readyz"))
+            await self._run("etcd", parts.etcd(), partial(self._answers, f"http://127.0.0.1:{chosen.etcd}/health"))
+            await self._run("kube-apiserver", parts.apiserver(), partial(self._answers, f"{self.server}/readyz"))
         parts.write_kubeconfigs()
         async with (
             self._progress.step("scheduler, controller manager, kubelets, drivers"),
@@ -223,7 +221,7 @@ class ControlPlane:
                 ("kube-controller-manager", parts.controller_manager(), chosen.controller_manager),
             ):
                 url = f"https://127.0.0.1:{port}/healthz"
-                tasks.create_task(self._run(name, command, lambda url=url: self._answers(url)))  # type: ignore[misc]
+                tasks.create_task(self._run(name, command, partial(self._answers, url)))
             tasks.create_task(self._run("kwok", parts.kwok(), _at_once))
             if importlib.util.find_spec("testbed.driverhost"):
                 tasks.create_task(self._run("driver-host", self._driver_host(), _at_once, env=python_env()))
@@ -295,6 +293,19 @@ class ControlPlane:
         published = {each["spec"].get("nodeName") for each in slices.items}
         without = [name for name in nodes.names(self.shape.nodes) if name not in running or name not in published]
         return f"no Ready driver pod, or no ResourceSlice: {', '.join(without)}" if without else ""
+
+
+def _explained(error: BaseException) -> BaseException:
+    """Of the errors of programs that start together, the one that a person wants to read."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    known = error.subgroup((TestbedError, ApiError))
+    first = known.exceptions[0] if known else error
+    return (
+        TestbedError(f"the API server refused to furnish the cluster: {first}")
+        if isinstance(first, ApiError)
+        else first
+    )
 
 
 async def _at_once() -> bool:

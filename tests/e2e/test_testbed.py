@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from asyncio.subprocess import PIPE, STDOUT
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,7 @@ async def test_nothing_is_left_of_a_test_for_the_next_one(controlplane: ControlP
 
     async with harness.cluster(controlplane, "after") as after:
         for kind in (NODES, PODS, RESOURCE_SLICES, RESOURCE_CLAIMS, NODE_STATES):
-            await eventually(lambda kind=kind: _none(after, kind))  # type: ignore[misc]
+            await eventually(partial(_none, after, kind))
 
 
 async def _none(cluster: Cluster, kind: Kind) -> bool:
