@@ -28,7 +28,7 @@ def registry(client: Client, kinds: Kinds) -> kopf.OperatorRegistry:
     handlers = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=handlers)
-    def login(**_: Any) -> kopf.AiohttpSession:
+    async def login(**_: Any) -> kopf.AiohttpSession:
         return kopf.AiohttpSession(server=client.server, aiohttp_session=client.session())
 
     @kopf.on.startup(registry=handlers)

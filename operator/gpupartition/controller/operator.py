@@ -94,8 +94,11 @@ class Operator:
     def _driver_changed(self, name: str) -> None:
         for policy in self._kinds.policies:
             self._policy_progressed(policy)
+        ledger = self._kinds.drivers.get(name, {}).get("status", {}).get("inFlight", ())
+        for grant in ledger:
+            self._nodes.add(grant["node"])
         for record in self._caches.records.values():
-            if record.spec.driver == name and (record.state.token or record.state.phase not in AT_REST):
+            if record.spec.driver == name and record.state.token:
                 self._nodes.add(record.name)
 
     def _everything_changed(self) -> None:
