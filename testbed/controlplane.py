@@ -112,9 +112,12 @@ class ControlPlane:
         began = time.monotonic()
         try:
             await self._start(binaries)
-        except BaseException as error:
+        except BaseExceptionGroup as several:
             await self.stop()
-            raise _explained(error) from None
+            raise _explained(several) from several
+        except BaseException:
+            await self.stop()
+            raise
         self._progress.say(f"ready after {time.monotonic() - began:.1f} s")
 
     async def stop(self) -> None:
@@ -295,12 +298,10 @@ class ControlPlane:
         return f"no Ready driver pod, or no ResourceSlice: {', '.join(without)}" if without else ""
 
 
-def _explained(error: BaseException) -> BaseException:
+def _explained(several: BaseExceptionGroup[BaseException]) -> BaseException:
     """Of the errors of programs that start together, the one that a person wants to read."""
-    if not isinstance(error, BaseExceptionGroup):
-        return error
-    known = error.subgroup((TestbedError, ApiError))
-    first = known.exceptions[0] if known else error
+    known = several.subgroup((TestbedError, ApiError))
+    first = known.exceptions[0] if known else several
     return (
         TestbedError(f"the API server refused to furnish the cluster: {first}")
         if isinstance(first, ApiError)
