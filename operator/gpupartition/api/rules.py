@@ -143,8 +143,9 @@ def _in_order(low: str, high: str) -> Rule:
 
 SHARING_CAPACITY: Final = (
     Rule(
-        "has(self.default) || has(self.min) || has(self.max) || has(self.step)",
-        "says nothing: write at least one of default, min, max and step",
+        "has(self.default)",
+        "says not what a claim gets that does not ask: write default, at least min",
+        at=".default",
     ),
     Rule(
         "has(self.min) || !(has(self.max) || has(self.step))",

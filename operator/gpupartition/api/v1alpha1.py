@@ -297,7 +297,7 @@ class SharingCapacity(Model, json_schema_extra=checks(*rules.SHARING_CAPACITY)):
     """How one capacity of a shared device may be asked for (ResourceSlice `requestPolicy`)."""
 
     default: Quantity | None = None
-    """What a claim gets that does not ask."""
+    """What a claim gets that does not ask; always needed."""
     min: Quantity | None = None
     """The least that a claim gets."""
     max: Quantity | None = None
