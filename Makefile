@@ -1,0 +1,57 @@
+# Every target makes what it needs. `make` alone says what there is.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest
+WORKERS ?= 2
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-down test unit e2e lint format crds run lock
+
+help:  ## show this
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(STAMP): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than Python 3.11: make PYTHON=/path/to/python3.11"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing the pinned dependencies into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(STAMP)  ## roll a policy over a real control plane, and watch
+	@$(BIN)/python -m testbed.demo $(ARGS)
+
+demo-down: $(STAMP)  ## end what `make demo` left running
+	@$(BIN)/python -m testbed down --name demo
+
+test: lint unit e2e  ## everything: lint, types, unit, property and end-to-end tests
+
+unit: $(STAMP)  ## rules and invariants, in seconds
+	@$(PYTEST) -q -m 'not e2e' -n $(WORKERS) $(ARGS)
+
+e2e: $(STAMP)  ## promises, on a real control plane (the first run builds it)
+	@$(BIN)/python -m testbed build
+	@$(PYTEST) -q -m e2e -n $(WORKERS) --dist loadfile $(ARGS)
+
+lint: $(STAMP)  ## style, types, and who may import whom
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache | tail -n +10
+
+format: $(STAMP)  ## put the code into shape
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+crds: $(STAMP)  ## write crds/ from the models
+	@$(BIN)/python -m gpupartition.api.crd
+
+run: $(STAMP)  ## the operator against the current kube context
+	@$(BIN)/python -m gpupartition run $(ARGS)
+
+lock: $(STAMP)  ## pin all dependencies anew, with hashes
+	@$(BIN)/python -m pip install --quiet uv
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --extra dev pyproject.toml -o requirements.lock
