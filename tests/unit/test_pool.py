@@ -1,0 +1,128 @@
+"""Slices are read as the scheduler reads them."""
+
+from typing import Any
+
+from gpupartition.domain.pool import Device, Pool
+
+GI = 1024**3
+
+
+def slice_of(name: str, *, generation: int = 1, count: int = 2, **content: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "driver": "d",
+            "pool": {"name": "p", "generation": generation, "resourceSliceCount": count},
+            **content,
+        },
+    }
+
+
+def counters(name: str = "gpu-0", memory: str = "80Gi") -> dict[str, Any]:
+    return {"sharedCounters": [{"name": name, "counters": {"memory": {"value": memory}}}]}
+
+
+def devices(*names: str, cost: str = "40Gi", counter_set: str = "gpu-0", counter: str = "memory") -> dict[str, Any]:
+    return {
+        "devices": [
+            {
+                "name": name,
+                "capacity": {"memory": {"value": cost}},
+                "consumesCounters": [{"counterSet": counter_set, "counters": {counter: {"value": cost}}}],
+            }
+            for name in names
+        ]
+    }
+
+
+def test_a_pool_is_all_its_slices_in_the_order_of_their_names() -> None:
+    pool = Pool.read([slice_of("2", **devices("b", "a")), slice_of("1", **counters())])
+    assert pool.usable
+    assert [d.name for d in pool.devices] == ["b", "a"]
+    assert pool.counters == {"gpu-0": {"memory": 80 * GI}}
+
+
+def test_no_slices_are_an_empty_pool_that_can_be_used() -> None:
+    assert Pool.read([]) == Pool()
+    assert Pool.read([]).usable
+
+
+def test_a_pool_with_a_missing_slice_cannot_be_used() -> None:
+    pool = Pool.read([slice_of("1", **counters())])
+    assert not pool.usable
+    assert pool.problem == "1 of 2 slices of generation 1 are there"
+
+
+def test_only_the_highest_generation_counts() -> None:
+    old = [slice_of("1", **counters()), slice_of("2", **devices("old"))]
+    half = Pool.read([*old, slice_of("3", generation=2, **counters())])
+    assert (half.generation, half.usable, half.devices) == (2, False, ())
+    done = Pool.read([*old, slice_of("3", generation=2, **counters()), slice_of("4", generation=2, **devices("new"))])
+    assert (done.usable, [d.name for d in done.devices]) == (True, ["new"])
+
+
+def test_slices_that_disagree_on_their_number_cannot_be_trusted() -> None:
+    pool = Pool.read([slice_of("1", count=2, **counters()), slice_of("2", count=3, **devices("a"))])
+    assert pool.problem == "2 of 2/3 slices of generation 1 are there"
+
+
+def test_one_bad_reference_makes_the_whole_pool_useless() -> None:
+    unknown_set = Pool.read([slice_of("1", **counters()), slice_of("2", **devices("a", counter_set="gpu-1"))])
+    assert unknown_set.problem == "device a draws on counter memory of gpu-1, which does not exist"
+    unknown_counter = Pool.read([slice_of("1", **counters()), slice_of("2", **devices("a", counter="slices"))])
+    assert unknown_counter.problem == "device a draws on counter slices of gpu-0, which does not exist"
+
+
+def test_a_device_or_a_counter_set_that_is_there_twice_makes_the_pool_useless() -> None:
+    assert "device a is there twice" in Pool.read([slice_of("1", count=1, **devices("a", "a"))]).problem
+    assert (
+        "counter set gpu-0 is there twice"
+        in Pool.read([slice_of("1", **counters()), slice_of("2", **counters())]).problem
+    )
+
+
+def device(name: str, memory: int = 40) -> Device:
+    return Device(name=name, capacity={"memory": memory * GI}, costs={"gpu-0": {"memory": memory * GI}})
+
+
+def pool_of(*members: Device) -> Pool:
+    return Pool(devices=members, counters={"gpu-0": {"memory": 80 * GI}})
+
+
+def test_pools_are_equal_by_devices_costs_and_order_whatever_their_generation_and_attributes() -> None:
+    labelled = Device(
+        **{
+            **{f: getattr(device("a"), f) for f in ("name", "capacity", "costs")},
+            "attributes": {"uuid": {"string": "x"}},
+        }
+    )
+    later = Pool(devices=(labelled, device("b")), counters={"gpu-0": {"memory": 80 * GI}}, generation=7)
+    assert pool_of(device("a"), device("b")).equals(later)
+    assert not pool_of(device("b"), device("a")).equals(later), "the order decides what the scheduler takes first"
+    assert not pool_of(device("a"), device("b", 20)).equals(later)
+    assert not Pool(devices=later.devices, problem="half").equals(later)
+
+
+def test_the_same_partitions_of_other_bytes_have_the_same_shape() -> None:
+    assert pool_of(device("a"), device("b")).same_shape(pool_of(device("b", 39), device("a", 39)))
+    assert not pool_of(device("a")).same_shape(pool_of(device("a"), device("b")))
+
+
+def test_a_device_that_costs_something_else_vanishes_like_one_that_is_gone() -> None:
+    now = pool_of(device("full", 80), device("half"), device("gone"))
+    then = pool_of(device("half", 20), device("full", 80))
+    assert now.vanishing(then) == {"half", "gone"}
+
+
+def test_a_pool_survives_being_written_down() -> None:
+    shared = Device(
+        name="s",
+        capacity={"memory": GI},
+        costs={"gpu-0": {"memory": GI}},
+        shared=True,
+        attributes={"index": {"int": 0}},
+        request_policy={"memory": {"default": "1Gi"}},
+    )
+    pool = pool_of(device("a"), shared)
+    assert Pool.from_json(pool.to_json()) == pool
+    assert Pool.from_json("") == Pool()
