@@ -38,14 +38,18 @@ class Scripted:
     kubeconfig: Path | None = None
     script: list[Answer] = field(default_factory=list)
     asked: list[web.Request] = field(default_factory=list)
+    finished: asyncio.Event = field(default_factory=asyncio.Event)  # the last answer has been asked for
 
     def will_answer(self, *answers: Answer) -> None:
         self.script.extend(answers)
+        self.finished.clear()
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         self.asked.append(request)
         assert self.script, f"nothing more in the script, but asked for {request.method} {request.path_qs}"
         answer = self.script.pop(0)
+        if not self.script:
+            self.finished.set()
         if answer.hang:
             await asyncio.Event().wait()
         if not answer.lines:

@@ -1,0 +1,116 @@
+"""What the reflector makes of a server that forgets, breaks off, or never gets as far as the version that was asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest_asyncio
+from tests.unit.scripted import Answer, Scripted, line, refusal, scripted
+
+from gpupartition.kube import NODES, Client
+from gpupartition.kube.reflector import Reflector
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from gpupartition.kube import Object
+
+SILENCE = Answer(hang=True)
+EXPIRED = refusal(410, "Expired", "too old")
+
+
+def node(name: str, version: int) -> Object:
+    return {"metadata": {"name": name, "resourceVersion": str(version)}}
+
+
+def listed(*nodes: Object, version: int, more: str = "") -> Answer:
+    meta = {"resourceVersion": str(version), "continue": more}
+    return Answer({"kind": "NodeList", "apiVersion": "v1", "metadata": meta, "items": list(nodes)})
+
+
+def watched(*events: tuple[str, Object], cut: bool = False) -> Answer:
+    return Answer(lines=tuple(line(*event) for event in events), cut=cut)
+
+
+@pytest_asyncio.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Scripted]:
+    async with scripted(tmp_path) as server:
+        yield server
+
+
+@asynccontextmanager
+async def following(server: Scripted, *script: Answer) -> AsyncIterator[Reflector[str]]:
+    """Follow the script to its end, after which the server keeps silent."""
+    server.will_answer(*script, SILENCE)
+    async with Client.connect(server.kubeconfig) as client:
+        reflector = Reflector(client, NODES, lambda obj: str(obj["metadata"]["resourceVersion"]), page=1)
+        task = asyncio.create_task(reflector.run())
+        try:
+            async with asyncio.timeout(20):
+                await server.finished.wait()
+            yield reflector
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+def versions_watched_from(server: Scripted) -> list[str]:
+    return [request.query["resourceVersion"] for request in server.asked if "watch" in request.query]
+
+
+async def test_it_goes_on_from_the_last_event_bookmarks_included(server: Scripted) -> None:
+    script = (
+        listed(node("a", 3), version=5),
+        watched(("MODIFIED", node("a", 7)), cut=True),
+        watched(("BOOKMARK", {"metadata": {"resourceVersion": "9"}})),
+    )
+    async with following(server, *script) as reflector:
+        assert versions_watched_from(server) == ["5", "7", "9"]
+        assert dict(reflector.items()) == {"a": "7"}
+        assert reflector.lists == 1
+
+
+async def test_what_the_second_list_lacks_is_gone(server: Scripted) -> None:
+    script = (listed(node("a", 3), node("b", 4), version=5), EXPIRED, listed(node("b", 4), version=9))
+    async with following(server, *script) as reflector:
+        assert dict(reflector.items()) == {"b": "4"}
+        assert versions_watched_from(server) == ["5", "9"]
+
+
+async def test_a_list_that_was_only_half_read_prunes_nothing(server: Scripted) -> None:
+    script = (
+        listed(node("a", 3), node("b", 4), version=5),
+        EXPIRED,
+        listed(node("a", 3), version=9, more="b"),
+        EXPIRED,
+    )
+    async with following(server, *script) as reflector:
+        assert set(dict(reflector.items())) == {"a", "b"}
+
+
+async def test_a_list_whose_pages_grew_too_old_is_read_in_one_piece_the_next_time(server: Scripted) -> None:
+    script = (listed(node("a", 3), version=5, more="b"), EXPIRED, listed(node("a", 3), node("b", 4), version=9))
+    async with following(server, *script) as reflector:
+        assert reflector.synced.is_set()
+        assert ["limit" in request.query for request in server.asked[:3]] == [True, True, False]
+
+
+async def test_a_version_that_never_comes_is_given_up_for_a_new_list(server: Scripted) -> None:
+    ahead = refusal(504, "Timeout", "Too large resource version")
+    script = (listed(node("a", 300), version=300), *[ahead] * 5, listed(node("a", 7), version=9))
+    async with following(server, *script) as reflector:
+        assert versions_watched_from(server) == ["300"] * 5 + ["9"]
+        assert dict(reflector.items()) == {"a": "7"}
+
+
+async def test_it_says_what_is_wrong_until_it_is_right_again(server: Scripted) -> None:
+    no = refusal(403, "Forbidden", "nodes are none of your business")
+    async with following(server, no) as reflector:
+        assert "list nodes: 403 Forbidden: nodes are none of your business" in str(reflector.trouble)
+        assert not reflector.synced.is_set()
+    server.asked.clear()
+    async with following(server, no, listed(version=5)) as reflector:
+        assert reflector.trouble is None
