@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 
 from gpupartition import names
-from gpupartition.domain.lifecycle import Limits
+from gpupartition.domain.world import Limits
 
 PREFIX = "GPUPARTITION_"
 
@@ -53,9 +53,11 @@ class Settings:
                 continue
             if seconds[name] < timedelta(0):
                 problems.append(f"{PREFIX}{key}={text!r} is negative; write 0 or more")
-        for key in ("PORT", "WORKERS"):
-            if key in plain and not plain[key].isdecimal():
-                problems.append(f"{PREFIX}{key}={plain[key]!r} is not a whole number")
+        problems += [
+            f"{PREFIX}{key}={plain[key]!r} is not a whole number"
+            for key in ("PORT", "WORKERS")
+            if key in plain and not plain[key].isdecimal()
+        ]
         if problems:
             raise ValueError("; ".join(sorted(problems)))
         defaults = cls()

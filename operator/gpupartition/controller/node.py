@@ -16,8 +16,10 @@ from gpupartition.controller.records import DRIVERS, NODE_STATES, Record, with_s
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.controller.world import Moved, Reader, Reading, grant_of
 from gpupartition.domain.effects import Effect, PatchNode
-from gpupartition.domain.lifecycle import AT_REST, Step, World, advance, rest
+from gpupartition.domain.lifecycle import advance
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.rest import rest
+from gpupartition.domain.world import AT_REST, Step, World
 from gpupartition.domain.writes import effects
 from gpupartition.kube import Client, Conflict, NotFound, Object
 

@@ -22,7 +22,7 @@ from gpupartition.controller.probe import Probe
 from gpupartition.controller.records import DRIVERS, POLICIES
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.controller.world import Reader
-from gpupartition.domain.lifecycle import AT_REST
+from gpupartition.domain.world import AT_REST
 from gpupartition.kube import ApiError, Client
 from gpupartition.kube.workqueue import ShutDown, WorkQueue
 from gpupartition.settings import Settings

@@ -30,7 +30,8 @@ from gpupartition.domain.admission import Admission, Rules, Standing, admit, res
 from gpupartition.domain.backend import Config, NodeFacts, Problem, Refused, Turn
 from gpupartition.domain.capacity import by_profile
 from gpupartition.domain.conditions import Rollout, summarise
-from gpupartition.domain.lifecycle import AT_REST, same_layout
+from gpupartition.domain.rest import same_layout
+from gpupartition.domain.world import AT_REST
 from gpupartition.kube import Client, Conflict, NotFound, Object
 from gpupartition.settings import Settings
 

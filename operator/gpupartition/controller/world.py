@@ -21,9 +21,11 @@ from gpupartition.controller.intent import NOTHING, Driver, Intent, Intents, Pol
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.domain.backend import Config, NodeFacts, Observation, Refused
+from gpupartition.domain.changes import change_class
+from gpupartition.domain.guards import expected_pool
 from gpupartition.domain.holders import Holder, blocking, holders
-from gpupartition.domain.lifecycle import AT_REST, Limits, Quiesce, World, change_class, expected_pool
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.world import AT_REST, Limits, Quiesce, World
 from gpupartition.domain.writes import Subject, last_used
 from gpupartition.kube import (
     DAEMON_SETS,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpupartition.api.v1alpha1 import Grant, NodeCount, Phase
-from gpupartition.domain.lifecycle import AT_REST
+from gpupartition.domain.world import AT_REST
 
 LEDGER_SIZE: Final = 1024  # entries of status.inFlight; more nodes than that at once is nobody's wish
 

@@ -18,7 +18,8 @@ from gpupartition.domain.effects import (
     Effect,
     EnsureConfig,
 )
-from gpupartition.domain.lifecycle import AT_REST, World, quiesced, step_used
+from gpupartition.domain.guards import quiesced, step_used
+from gpupartition.domain.world import AT_REST, World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

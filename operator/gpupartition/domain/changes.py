@@ -1,0 +1,76 @@
+"""What changes in a node's record, beside its phase, when it takes an exit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpupartition.api.v1alpha1 import Phase, Restart
+from gpupartition.domain.backend import Config, Observation
+from gpupartition.domain.world import State, World
+
+Change = Callable[[State, World], State]
+
+
+def begin_step(state: State, world: World) -> State:
+    """A fresh step, and a higher generation for drivers whose slices we write."""
+    return state.model_copy(update={"step": world.fresh, "generation": state.generation + 1})
+
+
+def answer_retry(state: State, world: World) -> State:
+    """A fresh step, and the request is answered: only another value asks again."""
+    return begin_step(state, world).model_copy(update={"retry": world.retry})
+
+
+def retarget(state: State, world: World) -> State:
+    """Go to what is wanted now. The way back stays the one from before the first touch."""
+    wanted = world.wanted
+    assert wanted is not None, state
+    target = wanted.assigned(world.revision).model_copy(update={"since": world.now})
+    return state.model_copy(update={"target": target, "change": change_class(world.observed, wanted)})
+
+
+def retarget_dirty(state: State, world: World) -> State:
+    """As retarget, from hardware of which nothing is verified: it must not be released by giving up."""
+    return retarget(state, world).model_copy(update={"dirty": True})
+
+
+def released(outcome: Phase) -> Change:
+    """Remember what the node will be when its quiesce is gone."""
+
+    def change(state: State, _: World) -> State:
+        update: dict[str, Any] = {"outcome": outcome}
+        if outcome is Phase.UP_TO_DATE:
+            update |= {"current": state.target, "attempts": 0}
+        if outcome is Phase.ROLLED_BACK:
+            update |= {"current": state.previous}
+        return state.model_copy(update=update)
+
+    return change
+
+
+def settle_down(state: State, _: World) -> State:
+    """At rest nothing of the attempt is kept but its token, which leaves last, and what it came to."""
+    return state.model_copy(
+        update={"outcome": None, "dirty": False, "restart": None, "previous": None, "blockers": [], "change": "None"}
+    )
+
+
+def give_up(state: State, _: World) -> State:
+    """Back to the end of the queue."""
+    return state.model_copy(update={"outcome": Phase.PENDING, "attempts": state.attempts + 1})
+
+
+def record_restart(state: State, world: World) -> State:
+    """Which pod is to be deleted, for this step, before it is."""
+    assert world.observed.plugin is not None, state
+    return state.model_copy(
+        update={"restart": Restart(pod_uid=world.observed.plugin["metadata"]["uid"], step=state.step)}
+    )
+
+
+def change_class(observed: Observation, wanted: Config) -> str:
+    """None: it is there. Restart: the same devices from another config. Repartition: devices change."""
+    if not observed.pool.equals(wanted.pool):
+        return "Repartition"
+    return "None" if observed.running == wanted.fingerprint else "Restart"

@@ -1,0 +1,178 @@
+"""What can be true of a node: the conditions under which it leaves a phase. Each is one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpupartition.api.v1alpha1 import Assigned, Phase
+from gpupartition.domain.pool import Pool
+from gpupartition.domain.world import State, World
+
+Guard = Callable[[State, World], bool]
+
+
+def gone(_: State, world: World) -> bool:
+    """The Node is deleted, or another one has its name: nothing that we know of it is true any more."""
+    return not world.node_is_there
+
+
+def unwanted(_: State, world: World) -> bool:
+    """Nobody wants a layout here any more: the policy is being deleted, or the node has left it."""
+    return world.wanted is None and not world.refused
+
+
+def superseded(state: State, world: World) -> bool:
+    """The policy wants another layout than the one this node is on its way to."""
+    return (
+        world.wanted is not None and state.target is not None and world.wanted.fingerprint != state.target.fingerprint
+    )
+
+
+def has_wanted(_: State, world: World) -> bool:
+    """The node publishes what is wanted, and runs the very config: whoever put it there, nothing is to be done."""
+    wanted, seen = world.wanted, world.observed
+    return (
+        world.node_is_there
+        and wanted is not None
+        and seen.running == wanted.fingerprint
+        and seen.ready
+        and seen.pool.equals(wanted.pool)
+    )
+
+
+def superseded_by_what_is_there(state: State, world: World) -> bool:
+    """The new target is what the node has had all along."""
+    return superseded(state, world) and has_wanted(state, world)
+
+
+def quiesced(_: State, world: World) -> bool:
+    """New claims are kept away, as far as can be seen."""
+    return world.quiesce is not None and world.quiesce.active
+
+
+def settled(state: State, world: World) -> bool:
+    """Every scheduler has had the time to see the taint."""
+    quiesce = world.quiesce
+    return quiesced(state, world) and quiesce is not None and quiesce.proven and quiesce.watched >= world.limits.settle
+
+
+def config_there(state: State, world: World) -> bool:
+    """The config objects exist and were touched after this record named them: none can be collected under our hands."""
+    named = state.target.since if state.target else None
+    return world.config_touched is not None and (named is None or world.config_touched >= named)
+
+
+def drained(state: State, world: World) -> bool:
+    """Two live lists of holders, some seconds apart, were empty."""
+    return not world.holders and world.idle >= world.limits.idle_gap and config_there(state, world)
+
+
+def step_used(state: State, world: World) -> bool:
+    """The node carries this very step: its one write has been done."""
+    return bool(state.step) and world.observed.step == state.step
+
+
+def assigned(state: State, world: World) -> bool:
+    """This step has brought the node the assignment of the target."""
+    return step_used(state, world) and state.target is not None and world.observed.assignment == state.target.assignment
+
+
+def cancelled(state: State, world: World) -> bool:
+    """This step was used up without assigning anything."""
+    return step_used(state, world) and not assigned(state, world)
+
+
+def assigned_under_a_holder(state: State, world: World) -> bool:
+    """Somebody got a device in spite of the taint (a toleration, a rule deleted by hand)."""
+    return assigned(state, world) and bool(world.holders)
+
+
+def needs_restart(state: State, to: Assigned | None) -> bool:
+    """The value on the node does not change, so nothing makes the driver start anew unless its pod is deleted."""
+    came_from = state.previous if to is state.target else state.target
+    return to is not None and came_from is not None and came_from.assignment == to.assignment
+
+
+def restart_due(state: State, world: World, to: Assigned | None) -> bool:
+    """A plugin pod has to go, and which one is not yet on record for this step."""
+    recorded = state.restart is not None and state.restart.step == state.step
+    return (
+        step_used(state, world)
+        and world.observed.assignment == (to.assignment if to else None)
+        and world.observed.plugin is not None
+        and needs_restart(state, to)
+        and not recorded
+        and not world.holders
+    )
+
+
+def restarted(state: State, world: World, to: Assigned | None) -> bool:
+    """The pod that was to go in this step is gone and another one is up; or none had to."""
+    plugin = world.observed.plugin
+    if plugin is None or not needs_restart(state, to):
+        return True
+    return (
+        state.restart is not None
+        and state.restart.step == state.step
+        and plugin["metadata"]["uid"] != state.restart.pod_uid
+    )
+
+
+def acknowledged(state: State, world: World) -> bool:
+    """The driver runs with the target's config."""
+    return assigned(state, world) and restarted(state, world, state.target) and world.observed.ready
+
+
+def verified(state: State, world: World) -> bool:
+    """The node has published exactly the target for long enough, and the target is still the one that is wanted."""
+    return (
+        assigned(state, world)
+        and not superseded(state, world)
+        and expected_now(state, world)
+        and world.matched >= world.limits.min_ready
+    )
+
+
+def former_pool_is_back(state: State, world: World) -> bool:
+    """The way back has been walked: same assignment, by this very step, and an equal pool."""
+    return (
+        step_used(state, world)
+        and state.previous is not None
+        and world.observed.assignment == state.previous.assignment
+        and restarted(state, world, state.previous)
+        and world.observed.ready
+        and expected_now(state, world)
+    )
+
+
+def expected_pool(state: State) -> Pool:
+    """What the node has to publish before it may leave its phase."""
+    rolling_back = state.phase is Phase.ROLLING_BACK
+    assigned_layout = state.previous if rolling_back else state.target
+    return Pool.from_json(assigned_layout.pool if assigned_layout else "")
+
+
+def expected_now(state: State, world: World) -> bool:
+    """The pool is exactly what the phase waits for."""
+    return world.observed.pool.equals(expected_pool(state))
+
+
+def unquiesced(_: State, world: World) -> bool:
+    """Our rule is gone."""
+    return world.quiesce is None
+
+
+def retried(state: State, world: World) -> bool:
+    """Somebody asked to try again since this node failed."""
+    return bool(world.retry) and world.retry != state.retry
+
+
+def difference(seen: Pool, wanted: Pool) -> str:
+    """What a person would say is wrong with the published devices; "" when the names are right."""
+    have, want = {d.name for d in seen.devices}, {d.name for d in wanted.devices}
+    parts = []
+    if want - have:
+        parts.append(f"{len(want - have)} of {len(want)} devices are missing, such as {min(want - have)}")
+    if have - want:
+        parts.append(f"{len(have - want)} are there that should be gone, such as {min(have - want)}")
+    return " and ".join(parts)

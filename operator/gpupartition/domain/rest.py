@@ -1,0 +1,138 @@
+"""What a node at rest may do: say what it waits for, and take a grant. Only admission gives one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpupartition.api.v1alpha1 import Assigned, Blocker, Phase
+from gpupartition.domain.backend import Config
+from gpupartition.domain.changes import retarget, settle_down
+from gpupartition.domain.guards import difference, has_wanted, retried
+from gpupartition.domain.pool import Pool
+from gpupartition.domain.world import State, Step, World
+
+
+def rest(state: State, world: World) -> Step | None:
+    """The next state of a node at rest, or None. What it waits for there is a grant, which only admission gives."""
+    if state.token and (world.grant is None or world.grant.token != state.token):
+        return Step(state.model_copy(update={"token": ""}), "")
+    if world.grant is not None and world.grant.token != state.token:
+        return _take_grant(state, world, world.grant.token)
+    if state.token or not world.node_is_there:
+        return None
+    if has_wanted(state, world):
+        return _adopt(state, world)
+    if world.wanted is None:
+        return None
+    return _wait(state, world)
+
+
+def _take_grant(state: State, world: World, token: str) -> Step:
+    """Enter Admitted, with the way back on record. A grant that became useless is only taken, so that it can be given back."""
+    taken = state.model_copy(update={"token": token})
+    useless = not world.node_is_there or world.wanted is None or world.way_back is None or has_wanted(state, world)
+    if useless:
+        return Step(taken, "")
+    before = world.way_back
+    assert before is not None, state
+    previous = before.assigned().model_copy(update={"since": world.now})
+    update: dict[str, Any] = {
+        "phase": Phase.ADMITTED,
+        "since": world.now,
+        "previous": previous,
+        "original": state.original or previous,
+        "boot_id": world.boot_id,
+        "retry": world.retry,
+        "generation": max(state.generation, world.observed.pool.generation),
+        "blockers": [],
+        "reason": "",
+        "message": "admitted",
+    }
+    return Step(retarget(taken, world).model_copy(update=update), "admitted")
+
+
+def _adopt(state: State, world: World) -> Step | None:
+    wanted = world.wanted
+    assert wanted is not None, state
+    as_seen = Config(fingerprint=wanted.fingerprint, assignment=world.observed.assignment, pool=wanted.pool).assigned(
+        world.revision
+    )
+    on_record = (
+        state.phase is Phase.UP_TO_DATE and same_layout(state.current, as_seen) and same_layout(state.target, as_seen)
+    )
+    if on_record and not state.blockers:
+        return None
+    current = as_seen.model_copy(update={"since": world.now})
+    update: dict[str, Any] = {
+        "phase": Phase.UP_TO_DATE,
+        "since": world.now,
+        "target": current,
+        "current": current,
+        "generation": max(state.generation, world.observed.pool.generation),
+        "attempts": 0,
+        "blockers": [],
+        "reason": "",
+        "message": "publishes what is wanted",
+    }
+    return Step(settle_down(state.model_copy(update=update), world), "publishes what is wanted")
+
+
+def same_layout(one: Assigned | None, other: Assigned) -> bool:
+    """The same config, assigned by the same value."""
+    return one is not None and (one.fingerprint, one.assignment) == (other.fingerprint, other.assignment)
+
+
+def _wait(state: State, world: World) -> Step | None:
+    """Say what the node waits for: that is all a node at rest may do."""
+    wanted = world.wanted
+    assert wanted is not None, state
+    new_target = state.target is None or state.target.fingerprint != wanted.fingerprint
+    update: dict[str, Any] = {}
+    if new_target:
+        update["target"] = wanted.assigned(world.revision).model_copy(update={"since": world.now})
+    phase, reason, message = _waiting_as(state, world, new_target=new_target)
+    blockers = blockers_of(state, world) if phase is Phase.PENDING else []
+    if phase is not state.phase:
+        update |= {"since": world.now}
+    update |= {"phase": phase, "reason": reason, "message": message}
+    if [(b.claim, b.pod) for b in blockers] != [(b.claim, b.pod) for b in state.blockers]:
+        update["blockers"] = blockers
+    changed = state.model_copy(update=update)
+    return None if changed == state else Step(changed, message)
+
+
+def _waiting_as(state: State, world: World, *, new_target: bool) -> tuple[Phase, str, str]:
+    unchanged = state.phase, state.reason, state.message
+    if state.phase is Phase.ROLLED_BACK and not new_target and not retried(state, world):
+        return unchanged
+    if world.way_back is None:
+        return Phase.SKIPPED, "NoWayBack", world.no_way_back
+    if state.phase is Phase.UP_TO_DATE and not new_target:
+        if world.differs < world.limits.drift:
+            return unchanged
+        return Phase.PENDING, "Drift", drift_message(world)
+    if state.phase is Phase.PENDING and state.reason == "Drift" and not new_target:
+        return unchanged
+    return Phase.PENDING, "", "waits to be admitted"
+
+
+def drift_message(world: World) -> str:
+    """What a node publishes instead of what it was verified with."""
+    wanted = world.wanted.pool if world.wanted else Pool()
+    return f"published the wanted layout and no longer does: {difference(world.observed.pool, wanted) or world.observed.pool.problem}"
+
+
+def blockers_of(state: State, world: World) -> list[Blocker]:
+    """The holders, at most ten, each with the time since when it has been in the way."""
+    known = {(b.claim, b.device): b.since for b in state.blockers}
+    return [
+        Blocker(
+            node=holder.node,
+            claim=holder.claim,
+            pod=holder.pods[0] if holder.pods else "",
+            device=holder.device,
+            reason=holder.reason,
+            since=known.get((holder.claim, holder.device)) or world.now,
+        )
+        for holder in sorted(world.holders, key=lambda h: (h.claim, h.device))[:10]
+    ]

@@ -1,0 +1,87 @@
+"""What one turn of one node may depend on, and what it comes to. Time and chance are in here as values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from gpupartition.api.v1alpha1 import DrainMode, Grant, NodeStateStatus, Phase
+from gpupartition.domain.backend import Config, Observation
+from gpupartition.domain.holders import Holder
+
+State = NodeStateStatus
+
+AT_REST: Final = frozenset({Phase.PENDING, Phase.UP_TO_DATE, Phase.ROLLED_BACK, Phase.SKIPPED})
+QUIESCED: Final = frozenset(
+    {Phase.QUIESCING, Phase.DRAINING, Phase.APPLYING, Phase.VERIFYING, Phase.ROLLING_BACK, Phase.FAILED}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long each phase may take, and how long a fact must have been true. Every one can be set (settings.py)."""
+
+    admitted: timedelta = timedelta(seconds=60)
+    quiescing: timedelta = timedelta(seconds=120)
+    draining_when_idle: timedelta = timedelta(seconds=60)
+    draining_wait: timedelta = timedelta(seconds=3600)
+    applying: timedelta = timedelta(seconds=600)
+    verifying: timedelta = timedelta(seconds=300)
+    settle: timedelta = timedelta(
+        seconds=5
+    )  # a scheduler with a backlog bound a pod 0.3 s after the taint; ten times that, and more
+    idle_gap: timedelta = timedelta(seconds=5)  # a force-deleted pod frees its claim seconds before its processes end
+    min_ready: timedelta = timedelta(seconds=10)
+    drift: timedelta = timedelta(seconds=180)  # a kubelet start wipes the slices for up to 42 s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quiesce:
+    """The node's DeviceTaintRule as read.
+
+    `active`: its effect is NoSchedule; `proven`: the controller manager has answered for this generation, so the feature is on;
+    `watched`: for how long this very operator has itself seen it active (never taken from a clock that another one wrote).
+    """
+
+    active: bool
+    proven: bool
+    watched: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """All that one turn of one node may depend on. Facts were read after the record."""
+
+    now: datetime
+    fresh: str  # a random value that was never used before: the step, if this turn begins one
+    node_is_there: bool  # the Node exists and is the one that the record is about
+    node_ready: bool
+    boot_id: str
+    wanted: Config | None  # None: nothing is wanted any more, or (refused) nothing new can be
+    refused: bool  # the policy as it stands was refused: what was accepted before stands
+    revision: str
+    grant: Grant | None  # the ledger's entry for this node
+    way_back: Config | None
+    no_way_back: str  # why there is none
+    config_touched: (
+        datetime | None
+    )  # the oldest last-used time of the config objects of target and way back; None: one is missing
+    observed: Observation
+    quiesce: Quiesce | None
+    holders: Sequence[Holder]  # those that the change would disturb
+    idle: timedelta  # how long ago the first of the empty live lists of holders was read
+    matched: timedelta  # for how long the pool has been the one that the phase waits for
+    differs: timedelta  # for how long a ready node at rest has published something else
+    retry: str
+    drain: DrainMode
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a turn came to: the state to persist, and the sentence that says why it differs."""
+
+    state: State
+    note: str
