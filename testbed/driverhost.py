@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 USER_AGENT: Final = "testbed-driverhost"
-ORPHAN_WIPE_SECONDS: Final = 30.0  # the kubelet's own: the pod that could say otherwise is gone
 
 Object = dict[str, Any]
 
@@ -108,8 +107,9 @@ class SimulatedNode:
 class DriverHost:
     """Starts and stops plugins as their pods come and go, and passes on what they must hear of."""
 
-    def __init__(self, client: Client, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, client: Client, tasks: asyncio.TaskGroup, *, wipe_seconds: float) -> None:
         self._client = client
+        self._wipe_seconds = wipe_seconds
         self._tasks = tasks
         self._nodes: dict[str, SimulatedNode] = {}
         self.nodes = Reflector(client, NODES, NodeView.of, self._see_node)
@@ -139,7 +139,7 @@ class DriverHost:
         """Take up the wipes that were waiting when a former driver host died; a plugin that connects calls its own off."""
         for view in self.slices.values():
             if view.by_plugin:
-                self._node(view.node).kubelet.expect(view.driver, ORPHAN_WIPE_SECONDS)
+                self._node(view.node).kubelet.expect(view.driver, self._wipe_seconds)
 
     def _node(self, name: str) -> SimulatedNode:
         if name not in self._nodes:  # a pod may be seen before its node is
@@ -176,6 +176,7 @@ class DriverHost:
         if old is not None and (new is None or new.uid != old.uid):
             _, task = self._node(old.node).plugins.pop(old.uid)
             task.cancel()
+            log.info("%s: %s ends", old.node, old.name)
         if new is None:
             return
         node = self._node(new.node)
@@ -183,6 +184,7 @@ class DriverHost:
             node.plugins[new.uid][0].wake(new)
         else:
             plugin = Plugin(self._client, node.kubelet, new, lambda: node.faults)
+            log.info("%s: %s starts with %s", new.node, new.name, plugin)
             node.plugins[new.uid] = plugin, self._tasks.create_task(plugin.run(), name=f"{new.node}/{new.name}")
 
     def _see_slice(self, _key: str, old: SliceView | None, new: SliceView | None) -> None:
@@ -207,13 +209,13 @@ def alone(state: Path) -> Iterator[None]:
         yield
 
 
-async def serve(kubeconfig: Path) -> None:
+async def serve(kubeconfig: Path, *, wipe_seconds: float) -> None:
     """Run the drivers until SIGTERM or SIGINT."""
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     async with Client.connect(kubeconfig, user_agent=USER_AGENT) as client, asyncio.TaskGroup() as tasks:
-        host = tasks.create_task(DriverHost(client, tasks).run())
+        host = tasks.create_task(DriverHost(client, tasks, wipe_seconds=wipe_seconds).run())
         await ended.wait()
         host.cancel()
 
@@ -225,10 +227,17 @@ def main() -> None:
     )
     parser.add_argument("--kubeconfig", type=Path, required=True, help="an administrator's credentials")
     parser.add_argument("--state", type=Path, required=True, help="folder of the testbed: holds its lock")
+    parser.add_argument(
+        "--wipe-seconds",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="until the slices of a driver are wiped whose last pod went while no driver host ran (default: %(default)g)",
+    )
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     with alone(arguments.state):
-        asyncio.run(serve(arguments.kubeconfig))
+        asyncio.run(serve(arguments.kubeconfig, wipe_seconds=arguments.wipe_seconds))
 
 
 if __name__ == "__main__":

@@ -49,6 +49,12 @@ class Plugin:
             client, driver=self.settings.driver, node=self.settings.node, delay=self.settings.sync_seconds
         )
 
+    def __str__(self) -> str:
+        """Say what it was told, for the log."""
+        its = self.settings
+        shared = ", shared" if its.shared else ""
+        return self._broken or f"driver {its.driver}, {its.devices} devices in {its.partitions} partitions{shared}"
+
     def wake(self, pod: DriverPod | None = None) -> None:
         """Look again: the pod (as it is now) or the node's switches changed."""
         self.pod = pod or self.pod

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from testbed.drivers.example import BadEnvironmentError
 from testbed.faults import Running
 
 if TYPE_CHECKING:
@@ -62,7 +63,10 @@ class DriverPod:
         return datetime.fromisoformat(told) if told else None
 
     def env(self) -> dict[str, str]:
-        """Resolve the container's environment: values, and fields of the pod."""
+        """Resolve the container's environment: values, and fields of the pod. Raises BadEnvironmentError for other sources."""
+        for item in self.container.get("env") or ():
+            if others := item.get("valueFrom", {}).keys() - {"fieldRef"}:
+                raise BadEnvironmentError(f"{item['name']} comes from {', '.join(others)}: only fieldRef is simulated")
         return {
             item["name"]: item.get("value")
             or self._field(item.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath"))

@@ -11,8 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from testbed.controlplane import python_env
 from testbed.driverhost import USER_AGENT
 from testbed.drivers.example import Settings, draw
+from testbed.programs import Program
 from tests.e2e.harness import eventually
 
 from gpupartition.kube import NODES, PODS, RESOURCE_SLICES, NotFound
@@ -574,6 +576,23 @@ async def test_what_happened_while_no_driver_host_ran_is_made_good(bench: Bench,
     await cluster.controlplane.start_again("driver-host")
     await becomes(bench.obeyed, "while nobody looked")
     await becomes(bench.contents, bench.layout(partitions=4))
+
+
+async def test_a_driver_that_went_while_no_driver_host_ran_is_wiped_later(bench: Bench, cluster: Cluster) -> None:
+    pod = await bench.start(partitions=2)
+    await becomes(bench.contents, bench.layout(partitions=2))
+    usual = cluster.controlplane.programs["driver-host"]
+    await usual.stop()
+    await bench.stop(pod)
+    await becomes(bench.pods, [])
+    impatient = Program("driver-host", [*usual.command, "--wipe-seconds", "1"], log=usual.log, env=python_env())
+    await impatient.start()
+    try:
+        await becomes(bench.slices, [])
+    finally:
+        await impatient.stop()
+        await cluster.controlplane.start_again("driver-host")
+    assert impatient.returncode == 0, "SIGTERM is an orderly end"
 
 
 async def test_a_driver_that_has_nothing_to_do_asks_for_nothing(bench: Bench, cluster: Cluster) -> None:

@@ -369,6 +369,13 @@ def test_fields_of_the_pod_reach_the_environment() -> None:
     assert pod().env() == {"NODE_NAME": "n1", "NUM_DEVICES": "4", "EMPTY": ""}
 
 
+def test_a_value_from_elsewhere_is_not_silently_taken_for_empty() -> None:
+    source = {"configMapKeyRef": {"name": "gpus", "key": "partitions"}}
+    container = {**pod().container, "env": [{"name": "GPU_PARTITIONS", "valueFrom": source}]}
+    with pytest.raises(BadEnvironmentError, match="GPU_PARTITIONS comes from configMapKeyRef"):
+        DriverPod(pod().body, container).env()
+
+
 def test_a_pod_that_ends_or_is_no_driver_runs_nothing() -> None:
     body = pod().body
     assert DriverPod.of({**body, "metadata": {**body["metadata"], "deletionTimestamp": "now"}}) is None
