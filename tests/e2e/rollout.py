@@ -1,0 +1,441 @@
+"""What tests of roll-outs speak: a driver and policies, waiting for what their status says, and the whole history of a test.
+
+The API server numbers its writes to all kinds in one row, so a `Watcher` that watches every kind can tell afterwards what was true at
+any instant of the test, in the order in which it became true: an invariant is asserted over all instants, not over samples.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import aiohttp
+from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually
+
+from gpupartition.api.v1alpha1 import Phase
+from gpupartition.kube import (
+    DAEMON_SETS,
+    DEVICE_TAINT_RULES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    ApiError,
+    Kind,
+)
+from gpupartition.names import API_VERSION, FULL_NODE_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import TracebackType
+
+    from testbed.programs import Program
+    from tests.e2e.harness import BaseDriver, Cluster
+
+    from gpupartition.kube import Object
+
+AT_REST: Final = frozenset({Phase.PENDING, Phase.UP_TO_DATE, Phase.ROLLED_BACK, Phase.SKIPPED})
+
+# ── the operator ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def fast(**seconds: float) -> dict[str, str]:
+    """The environment of an operator that waits briefly; `fast(settle=1, draining_wait=30)` sets what a test is about.
+
+    Names are those of `settings.py` without prefix and unit. Where a race is tested, settle must not be shorter than a second.
+    """
+    short = {"settle": 0.3, "idle_gap": 0.3, "min_ready": 0.3, "summary": 0.3} | seconds
+    env = {f"GPUPARTITION_{name.upper()}_SECONDS": f"{value:g}" for name, value in short.items()}
+    return {"GPUPARTITION_HOST": "127.0.0.1", "GPUPARTITION_PORT": "0", **env}
+
+
+FAST: Final[Mapping[str, str]] = fast()
+
+
+async def operator(cluster: Cluster, **seconds: float) -> Program:
+    """Start an operator that waits briefly; it answers on a port of its own. Waits until it has read everything."""
+    program = await cluster.start_operator(env=fast(**seconds))
+    await eventually(lambda: asks(program, "/readyz"))
+    return program
+
+
+async def asks(program: Program, path: str) -> str:
+    """What an operator answers on its page for probes and metrics; an AssertionError while it does not answer 200."""
+    log = await asyncio.to_thread(program.log.read_text)
+    found = re.findall(r"probes and metrics on ([\d.]+:\d+)", log)
+    assert found, log[-500:]
+    assert program.alive, log[-2000:]
+    try:
+        async with aiohttp.ClientSession() as session, session.get(f"http://{found[-1]}{path}") as answer:
+            text = await answer.text()
+            assert answer.status == 200, text
+            return text
+    except aiohttp.ClientError as error:
+        raise AssertionError(str(error)) from error
+
+
+# ── what users write ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def driver(cluster: Cluster, base: BaseDriver, *, gpus: int = 8, max_unavailable: int | str = "100%") -> str:
+    """Apply the GpuPartitionDriver of a base DaemonSet; returns its name. Installs the CRDs and the operator's rights if need be."""
+    if not await asyncio.to_thread(cluster.controlplane.files.kubeconfig("operator").exists):
+        await cluster.controlplane.install_operator()
+    body = {
+        "apiVersion": API_VERSION,
+        "kind": "GpuPartitionDriver",
+        "metadata": {"name": base.pool},
+        "spec": {
+            "type": "ExampleDriver",
+            "exampleDriver": {
+                "daemonSet": {"namespace": base.namespace, "name": base.daemon_set},
+                "gpusPerNode": gpus,
+            },
+            "maxUnavailable": max_unavailable,
+        },
+    }
+    await apply(cluster, body)
+    return base.pool
+
+
+def whole(**more: Any) -> Object:
+    """A layout: every GPU in one piece."""
+    return {"name": "whole", "match": {"all": True}, "type": "Whole", **more}
+
+
+def equal(parts: int, **more: Any) -> Object:
+    """A layout: every GPU in equal parts."""
+    return {"name": f"parts-{parts}", "match": {"all": True}, "type": "Equal", "equal": {"parts": parts}, **more}
+
+
+def policy(
+    name: str,
+    driver: str,
+    *layouts: Object,
+    selector: Mapping[str, str] | None = None,
+    rollout: Object | None = None,
+    **spec: Any,
+) -> Object:
+    """A policy over the nodes with `pool: <driver>`, or those of the selector. `rollout` and further fields as users write them."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "GpuPartitionPolicy",
+        "metadata": {"name": name},
+        "spec": {
+            "driver": driver,
+            "nodeSelector": {"matchLabels": dict(selector or {"pool": driver})},
+            "layouts": list(layouts),
+            **({"rollout": rollout} if rollout else {}),
+            **spec,
+        },
+    }
+
+
+KINDS: Final = {"GpuPartitionDriver": DRIVERS, "GpuPartitionPolicy": POLICIES}
+
+
+async def apply(cluster: Cluster, body: Object) -> Object:
+    """Apply one of our objects as GitOps does, server-side; what is left out of it is taken away."""
+    return await cluster.client.apply(KINDS[body["kind"]], body, field_manager="gitops", force=True)
+
+
+async def annotate(cluster: Cluster, kind: Kind, name: str, **notes: str | None) -> None:
+    """Annotate an object under `gpupartition.dev/`; None takes an annotation away. `_` stands for `-`."""
+    prefixed = {f"gpupartition.dev/{note.replace('_', '-')}": value for note, value in notes.items()}
+    await cluster.client.patch(kind, name, {"metadata": {"annotations": prefixed}})
+
+
+async def fault(cluster: Cluster, node: str, switches: str | None) -> None:
+    """Set the fault switches of a node's simulated driver (testbed/faults.py); None heals it."""
+    await cluster.client.patch(NODES, node, {"metadata": {"annotations": {"testbed.gpupartition.dev/fault": switches}}})
+
+
+# ── what status says ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def condition(body: Object, kind: str) -> Object:
+    """A condition of an object; {} where it is absent."""
+    found = [each for each in body.get("status", {}).get("conditions", ()) if each["type"] == kind]
+    return found[0] if found else {}
+
+
+def says(body: Object, kind: str) -> tuple[str, str]:
+    """Status and reason of a condition, as of the present generation; ("", "") where it is absent or of an earlier one."""
+    found = condition(body, kind)
+    current = body.get("status", {}).get("observedGeneration") == body["metadata"]["generation"]
+    return (found["status"], found["reason"]) if found and current else ("", "")
+
+
+async def said(cluster: Cluster, name: str, kind: str, status: str, reason: str = "", *, within: float = 60) -> Object:
+    """Wait until a policy says so of its present generation; returns the policy."""
+
+    async def look() -> Object:
+        body = await cluster.client.get(POLICIES, name)
+        answer = says(body, kind)
+        assert answer[0] == status, body.get("status")
+        assert reason in {"", answer[1]}, body.get("status")
+        return body
+
+    return await eventually(look, within=within)
+
+
+async def ready(cluster: Cluster, name: str, reason: str = "RolloutComplete", *, within: float = 60) -> Object:
+    """Wait until a policy is Ready=True with this reason; returns the policy."""
+    return await said(cluster, name, "Ready", "True", reason, within=within)
+
+
+async def stalled(cluster: Cluster, name: str, reason: str, *, within: float = 30) -> Object:
+    """Wait until a policy is Stalled=True with this reason; returns the policy."""
+    return await said(cluster, name, "Stalled", "True", reason, within=within)
+
+
+async def records(cluster: Cluster) -> dict[str, Object]:
+    """Every node's record, by node."""
+    return {each["metadata"]["name"]: each for each in (await cluster.client.list(NODE_STATES)).items}
+
+
+async def phases(cluster: Cluster) -> dict[str, str]:
+    """Every recorded node's phase."""
+    return {name: body.get("status", {}).get("phase", "") for name, body in (await records(cluster)).items()}
+
+
+async def reaches(cluster: Cluster, node: str, phase: str, *, within: float = 30) -> Object:
+    """Wait until a node is in a phase; returns its record. For phases that pass quickly look at a Watcher's history."""
+
+    async def look() -> Object:
+        record = await cluster.client.get(NODE_STATES, node)
+        assert record["status"]["phase"] == phase, record["status"]
+        return record
+
+    return await eventually(look, within=within)
+
+
+async def at_rest(cluster: Cluster, *, within: float = 30) -> None:
+    """Wait until nothing of any attempt is left: records at rest without token and finalizer, empty ledgers, no rule."""
+
+    async def look() -> bool:
+        for body in (await records(cluster)).values():
+            assert body["status"]["phase"] in AT_REST, body["status"]
+            assert not body["status"].get("token"), body["status"]
+            assert not body["metadata"].get("finalizers"), body["metadata"]
+        for body in (await cluster.client.list(DRIVERS)).items:
+            assert not body.get("status", {}).get("inFlight"), body["status"]
+        rules = (await cluster.client.list(DEVICE_TAINT_RULES)).items
+        assert not rules, [rule["metadata"]["name"] for rule in rules]
+        return True
+
+    await eventually(look, within=within)
+
+
+async def driver_pod(cluster: Cluster, base: BaseDriver, node: str) -> Object:
+    """The one pod of the example driver on a node that is not ending; waits for it."""
+
+    async def look() -> Object:
+        listed = await cluster.client.list(PODS, namespace=base.namespace, field_selector=f"spec.nodeName={node}")
+        pods = [each for each in listed.items if (each["metadata"].get("labels") or {}).get("controller-revision-hash")]
+        living = [each for each in pods if "deletionTimestamp" not in each["metadata"]]
+        assert len(living) == 1, [each["metadata"]["name"] for each in pods]
+        return living[0]
+
+    return await eventually(look)
+
+
+# ── the whole history of a test ───────────────────────────────────────────────────────────────────────────────────────
+
+WATCHED: Final = (
+    POLICIES,
+    DRIVERS,
+    NODE_STATES,
+    DEVICE_TAINT_RULES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    DAEMON_SETS,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One write that became visible: `what` is ADDED, MODIFIED or DELETED, `body` the object after it (before it, if deleted)."""
+
+    version: int
+    kind: Kind
+    what: str
+    body: Object
+
+    @property
+    def name(self) -> str:
+        """The object's name."""
+        return str(self.body["metadata"]["name"])
+
+    @property
+    def key(self) -> tuple[Kind, str, str]:
+        """Which object: kind, namespace, name."""
+        return self.kind, self.body["metadata"].get("namespace", ""), self.name
+
+
+@dataclass
+class Instant:
+    """All watched objects as they were after one change."""
+
+    change: Change | None = None
+    _objects: dict[tuple[Kind, str, str], Object] = field(default_factory=dict)
+
+    def objects(self, kind: Kind) -> list[Object]:
+        """Every object of a kind."""
+        return [body for key, body in self._objects.items() if key[0] is kind]
+
+    def phases(self) -> dict[str, str]:
+        """Each recorded node's phase."""
+        return {r["metadata"]["name"]: r.get("status", {}).get("phase", "") for r in self.objects(NODE_STATES)}
+
+    def quiesced(self) -> set[str]:
+        """The nodes whose devices our rules keep new claims from."""
+        rules = self.objects(DEVICE_TAINT_RULES)
+        return {
+            rule["metadata"]["annotations"][FULL_NODE_NAME]
+            for rule in rules
+            if rule["spec"]["taint"]["effect"] == "NoSchedule"
+            and FULL_NODE_NAME in (rule["metadata"].get("annotations") or {})
+        }
+
+    def unavailable(self) -> set[str]:
+        """The nodes that are quiesced or on their way."""
+        return self.quiesced() | {name for name, phase in self.phases().items() if phase not in AT_REST}
+
+
+class Watcher:
+    """Records every change of the watched kinds, from before the block begins until its end.
+
+    `async with Watcher(cluster) as history:` Read it after `await history.caught_up()`, or after the block.
+    """
+
+    def __init__(self, cluster: Cluster, *kinds: Kind) -> None:
+        self._client = cluster.client
+        self._kinds = kinds or WATCHED
+        self._tasks: list[asyncio.Task[None]] = []
+        self._before: list[Change] = []
+        self._changes: list[Change] = []
+
+    async def __aenter__(self) -> Self:
+        for kind in self._kinds:
+            listing = await self._client.list(kind)
+            self._before += [_change(kind, "ADDED", body) for body in listing.items]
+            self._tasks.append(asyncio.create_task(self._watch(kind, listing.resource_version)))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                await self.caught_up()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def caught_up(self) -> None:
+        """Wait until all that is true now has been recorded."""
+
+        async def look() -> bool:
+            for task in self._tasks:
+                if task.done():
+                    task.result()
+            latest = {each.key: each for each in self._before + self._in_order()}
+            recorded = {key: each.version for key, each in latest.items() if each.what != "DELETED"}
+            real = {
+                _change(kind, "ADDED", body).key: int(body["metadata"]["resourceVersion"])
+                for kind in self._kinds
+                for body in (await self._client.list(kind)).items
+            }
+            assert recorded == real
+            return True
+
+        await eventually(look)
+
+    def changes(self, kind: Kind, name: str = "") -> list[Change]:
+        """The changes of a kind (of one object), in their true order; without what was there before."""
+        return [each for each in self._in_order() if each.kind is kind and name in {"", each.name}]
+
+    def instants(self) -> Iterator[Instant]:
+        """Every instant, from the beginning on. The same object each time: look at it before going on."""
+        now = Instant(None, {each.key: each.body for each in self._before})
+        yield now
+        for each in self._in_order():
+            if each.what == "DELETED":
+                now._objects.pop(each.key, None)
+            else:
+                now._objects[each.key] = each.body
+            now.change = each
+            yield now
+
+    def phases(self, node: str) -> list[str]:
+        """The phases that a node went through, in order."""
+        entered: list[str] = []
+        for each in self.changes(NODE_STATES, node):
+            phase = each.body.get("status", {}).get("phase", "")
+            if each.what != "DELETED" and entered[-1:] != [phase]:
+                entered.append(phase)
+        return entered
+
+    def targets(self, node: str, phase: str) -> list[str]:
+        """The fingerprints that a node had as target when it entered a phase."""
+        entered, former = [], ""
+        for each in self.changes(NODE_STATES, node):
+            status = each.body.get("status", {})
+            if status.get("phase") == phase != former:
+                entered.append(status["target"]["fingerprint"])
+            former = status.get("phase", "")
+        return entered
+
+    def assignments(self, node: str) -> list[str | None]:
+        """The values that the node's label gpupartition.dev/layout took, in order, the first one included; None: no label."""
+        values: list[str | None] = []
+        for now in self.instants():
+            for body in now.objects(NODES) if now.change is None or now.change.kind is NODES else ():
+                value = body["metadata"]["labels"].get("gpupartition.dev/layout")
+                if body["metadata"]["name"] == node and values[-1:] != [value]:
+                    values.append(value)
+        return values
+
+    def most_unavailable(self, *nodes: str) -> int:
+        """How many nodes (of these) were unavailable through us at the worst instant."""
+        among = set(nodes)
+        return max(len(now.unavailable() & among if among else now.unavailable()) for now in self.instants())
+
+    def touched(self, kind: Kind, *names: str) -> list[Change]:
+        """Every change of these objects."""
+        return [each for each in self.changes(kind) if each.name in names]
+
+    async def saw(self, kind: Kind, name: str, *, phase: str, within: float = 30) -> Change:
+        """Wait until a record (or pod) was seen in a phase, however briefly."""
+
+        def look() -> Change | None:
+            found = (c for c in self._changes if c.kind is kind and c.name == name and c.what != "DELETED")
+            return next((c for c in found if c.body.get("status", {}).get("phase") == phase), None)
+
+        seen = await eventually(look, within=within)
+        assert seen is not None
+        return seen
+
+    def _in_order(self) -> list[Change]:
+        return sorted(self._changes, key=lambda each: each.version)
+
+    async def _watch(self, kind: Kind, version: str) -> None:
+        while True:
+            try:
+                async for what, body in self._client.watch(kind, resource_version=version):
+                    version = body["metadata"]["resourceVersion"]
+                    if what != "BOOKMARK":
+                        self._changes.append(_change(kind, what, body))
+            except ApiError as error:
+                if error.status:  # 0: cut off, so go on from where we are
+                    raise
+
+
+def _change(kind: Kind, what: str, body: Object) -> Change:
+    return Change(int(body["metadata"]["resourceVersion"]), kind, what, body)
