@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import aiohttp
+import yaml
+from testbed.controlplane import ROOT
 from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually
 
 from gpupartition.api.v1alpha1 import Phase
@@ -83,6 +85,7 @@ async def driver(cluster: Cluster, base: BaseDriver, *, gpus: int = 8, max_unava
     """Apply the GpuPartitionDriver of a base DaemonSet; returns its name. Installs the CRDs and the operator's rights if need be."""
     if not await asyncio.to_thread(cluster.controlplane.files.kubeconfig("operator").exists):
         await cluster.controlplane.install_operator()
+    await _grant_namespace(cluster, base.namespace)
     body = {
         "apiVersion": API_VERSION,
         "kind": "GpuPartitionDriver",
@@ -98,6 +101,15 @@ async def driver(cluster: Cluster, base: BaseDriver, *, gpus: int = 8, max_unava
     }
     await apply(cluster, body)
     return base.pool
+
+
+async def _grant_namespace(cluster: Cluster, namespace: str) -> None:
+    """Give the operator the rights that it needs in a driver's namespace, as its manifests give them."""
+    manifest = ROOT / "manifests" / "components" / "driver-namespace" / "role.yaml"
+    bodies = list(yaml.safe_load_all(await asyncio.to_thread(manifest.read_text)))
+    for body in bodies:
+        body["metadata"]["namespace"] = namespace
+    await cluster.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(bodies))
 
 
 def whole(**more: Any) -> Object:
