@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import logging
 import os
 import signal
 import sys
 from collections.abc import Sequence
 
-from gpupartition.controller.operator import Operator
+from gpupartition.controller.operator import Operator, Stopped
 from gpupartition.kube import Client
 from gpupartition.settings import Settings
+
+log = logging.getLogger(__name__)
 
 ABOUT = ("policy", "driver", "node")  # what a line is about stands in front, so that it can be searched for
 
@@ -48,12 +49,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def _run(kubeconfig: str | None, context: str | None, settings: Settings) -> int:
     async with Client.connect(kubeconfig, context) as client:
-        operator = asyncio.create_task(Operator(client, settings).run(), name="operator")
+        running = asyncio.create_task(Operator(client, settings).run(), name="operator")
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, operator.cancel)
-        with contextlib.suppress(asyncio.CancelledError):
-            await operator
+            loop.add_signal_handler(number, running.cancel)
+        try:
+            await running
+        except* Stopped:
+            log.info("stopped")
+        except* asyncio.CancelledError:
+            log.info("stopped before it had begun")
     return 0
 
 

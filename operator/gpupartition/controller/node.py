@@ -7,14 +7,15 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from gpupartition import names
-from gpupartition.api.v1alpha1 import DriverStatus, NodeStateStatus, Phase
+from gpupartition.api.v1alpha1 import NodeStateStatus, Phase
 from gpupartition.controller.actuator import carry_out
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.events import Recorder
+from gpupartition.controller.ledger import Ledger
 from gpupartition.controller.metrics import TRANSITIONS
-from gpupartition.controller.records import DRIVERS, NODE_STATES, Record, with_state
+from gpupartition.controller.records import NODE_STATES, with_state
 from gpupartition.controller.stopwatch import Stopwatch
-from gpupartition.controller.world import Moved, Reader, Reading, grant_of
+from gpupartition.controller.world import Moved, Reader, Reading
 from gpupartition.domain.effects import Effect, PatchNode
 from gpupartition.domain.lifecycle import advance
 from gpupartition.domain.pool import Pool
@@ -40,6 +41,7 @@ class NodeLoop:
         reader: Reader,
         recorder: Recorder,
         watches: Stopwatch,
+        ledger: Ledger,
         *,
         policies: dict[str, Object],
         drivers: dict[str, Object],
@@ -50,6 +52,7 @@ class NodeLoop:
         self._reader = reader
         self._recorder = recorder
         self._watches = watches
+        self._ledger = ledger
         self._policies = policies
         self._drivers = drivers
         self._on_progress = on_progress
@@ -120,27 +123,11 @@ class NodeLoop:
             log.info("wrote %s", type(effect).__name__, extra=_about(reading))
             return SOON
         if world.grant is not None and world.grant.token == state.token:
-            await self._give_back(reading.record)
+            await self._ledger.give_back(reading.record)
             return timedelta(0)
         if _abandoned(reading):
             return await self._let_go(reading)
         return _drift_deadline(reading)
-
-    async def _give_back(self, record: Record) -> None:
-        """Remove the ledger's entry: the ledger is read, then the record, then the ledger is written under what was read."""
-        body = await self._client.get(DRIVERS, record.spec.driver)
-        live = Record.read(await self._client.get(NODE_STATES, record.name))
-        status = DriverStatus.model_validate(body.get("status", {}))
-        grant = grant_of(status.in_flight, record.name, live.spec.node_uid)
-        if grant is None or live.state.phase not in AT_REST or grant.token != live.state.token:
-            return
-        kept = [g for g in status.in_flight if g != grant]
-        changed = status.model_copy(update={"in_flight": kept})
-        new = {**body, "status": changed.model_dump(mode="json", by_alias=True, exclude_none=True)}
-        try:
-            await self._client.replace(DRIVERS, new, subresource="status")
-        except Conflict:
-            return
 
     async def _let_go(self, reading: Reading) -> timedelta | None:
         """Annotation first, then the record under UID and resourceVersion: nothing of ours stays behind."""

@@ -15,12 +15,14 @@ from gpupartition.controller.caches import Caches
 from gpupartition.controller.events import Recorder
 from gpupartition.controller.handlers import Kinds, registry
 from gpupartition.controller.intent import Intents, Policy
+from gpupartition.controller.ledger import Ledger
 from gpupartition.controller.metrics import TURNS
 from gpupartition.controller.node import NodeLoop
 from gpupartition.controller.policy import PolicyLoop
 from gpupartition.controller.probe import Probe
 from gpupartition.controller.records import DRIVERS, POLICIES
 from gpupartition.controller.stopwatch import Stopwatch
+from gpupartition.controller.summary import Summary
 from gpupartition.controller.world import Reader
 from gpupartition.domain.world import AT_REST
 from gpupartition.kube import ApiError, Client
@@ -31,6 +33,10 @@ log = logging.getLogger(__name__)
 
 GATHER = 0.1  # seconds in which events about one policy are gathered into one look at it
 POLICY_WORKERS = 2  # a policy that waits for a slow answer must not hold up the others
+
+
+class Stopped(Exception):  # noqa: N818  (an ending, not an error)
+    """Somebody asked the operator to end."""
 
 
 class Operator:
@@ -48,6 +54,8 @@ class Operator:
         )
         intents = Intents(self._caches, Probe(client))
         recorder, watches = Recorder(client), Stopwatch()
+        ledger = Ledger(client, self._caches, ignore_not_ready=settings.ignore_not_ready)
+        summary = Summary(client, self._caches, recorder, settings, self._kinds.policies)
         reader = Reader(client, self._caches, intents, watches, settings.limits)
         self._node_loop = NodeLoop(
             client,
@@ -55,6 +63,7 @@ class Operator:
             reader,
             recorder,
             watches,
+            ledger,
             policies=self._kinds.policies,
             drivers=self._kinds.drivers,
             on_progress=self._policy_progressed,
@@ -63,8 +72,8 @@ class Operator:
             client,
             self._caches,
             intents,
-            recorder,
-            settings,
+            ledger,
+            summary,
             policies=self._kinds.policies,
             on_node=self._nodes.add,
         )
@@ -166,6 +175,7 @@ class Operator:
         await kopf.operator(
             registry=registry(self._client, self._kinds), clusterwide=True, standalone=True, memo=kopf.Memo()
         )
+        raise Stopped  # kopf takes SIGTERM and SIGINT for itself, and returns
 
     async def _serve(self) -> None:
         app = web.Application()

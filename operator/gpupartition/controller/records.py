@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from gpupartition import names
-from gpupartition.api.v1alpha1 import NodeStateSpec, NodeStateStatus
+from gpupartition.api.v1alpha1 import DriverStatus, NodeStateSpec, NodeStateStatus, PolicyStatus
 from gpupartition.kube import Kind
 
 DRIVERS: Final = Kind(names.API_VERSION, "gpupartitiondrivers", namespaced=False)
@@ -51,7 +52,7 @@ def new_record(
         "kind": "GpuPartitionNodeState",
         "metadata": {"name": node},
         "spec": {"policyRef": {"name": policy, "uid": policy_uid}, "nodeUID": node_uid, "driver": driver},
-        "status": dump(NodeStateStatus(token=token)),
+        "status": dump(NodeStateStatus(token=token, since=datetime.now(UTC))),
     }
     if token:
         body["metadata"]["finalizers"] = [names.FINALIZER]
@@ -70,6 +71,6 @@ def with_state(body: Mapping[str, Any], state: NodeStateStatus) -> dict[str, Any
     return {**body, "metadata": meta, "status": dump(state)}
 
 
-def dump(state: NodeStateStatus) -> dict[str, Any]:
+def dump(status: NodeStateStatus | PolicyStatus | DriverStatus) -> dict[str, Any]:
     """As the API server stores it: nothing for what is not set."""
-    return state.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return status.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -360,7 +360,7 @@ def _way_back(driver: Driver, facts: NodeFacts | None, observed: Observation) ->
         accepted = names.ACCEPT_NO_ROLLBACK in facts.node["metadata"].get("annotations", {})
         if accepted:
             return Config(fingerprint="", assignment=observed.assignment, pool=observed.pool), ""
-        return None, f"{refused}; or annotate the node with {names.ACCEPT_NO_ROLLBACK}=true to go on without a way back"
+        return None, str(refused)
 
 
 def _is_back(original: Config, observed: Observation, record: Record) -> bool:

@@ -132,8 +132,9 @@ def _gate(slots: dict[str, int], *, left: int, free: int, down: set[str], everyb
         }
     if not free and not down:
         return {"reason": "WaitingForHolders", "message": f"{left} nodes wait until their devices are free"}
-    if slots["BudgetExhausted"] <= 0 and slots["RollingOut"] > 0:
-        names = ", ".join(sorted(everybody - down)[:5])
+    elsewhere = sorted(everybody - down)
+    if slots["BudgetExhausted"] <= 0 and slots["RollingOut"] > 0 and elsewhere:
+        names = ", ".join(elsewhere[:5])
         return {"reason": "BudgetExhausted", "message": f"the driver's maxUnavailable is used up by {names}"}
     if slots["LedgerFull"] <= 0:
         return {"reason": "LedgerFull", "message": f"{LEDGER_SIZE} nodes are in flight already"}

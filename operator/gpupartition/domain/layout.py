@@ -44,8 +44,7 @@ def compile_pool(gpus: Sequence[Gpu], layouts: Sequence[Layout]) -> Pool:
             )
         )
     if problems:
-        # Twelve equal GPUs have one problem, not twelve.
-        raise Refused(*{(p.reason, p.at, p.fix): p for p in reversed(problems)}.values())
+        raise Refused(*_once(problems))
     return pool
 
 
@@ -108,6 +107,14 @@ def _values(asked: SharingCapacity) -> dict[str, int]:
 
 
 # ----------------------------------------------------------------------------------------------------------------- what is refused
+
+
+def _once(problems: Iterable[Problem]) -> Iterable[Problem]:
+    """Twelve equal GPUs have one problem, not twelve: it is told of the first."""
+    first: dict[tuple[str, str, str], Problem] = {}
+    for problem in problems:
+        first.setdefault((problem.reason, problem.at, problem.fix), problem)
+    return first.values()
 
 
 def _unmatched(gpu: Gpu) -> Problem:

@@ -7,6 +7,7 @@ is usable only when all slices of it are there, and one bad reference makes all 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -108,8 +109,8 @@ class Pool:
         if counts and counts != {len(current)}:
             wanted = "/".join(str(c) for c in sorted(counts))
             problems.append(f"{len(current)} of {wanted} slices of generation {generation} are there")
-        names = [d.name for d in devices]
-        problems += [f"device {name} is there twice" for name in sorted({n for n in names if names.count(n) > 1})]
+        names = Counter(d.name for d in devices)
+        problems += [f"device {name} is there twice" for name in sorted(names) if names[name] > 1]
         for device in devices:
             for name, cost in device.costs.items():
                 missing = sorted(set(cost) - set(counters.get(name, ())))

@@ -105,11 +105,11 @@ def _waiting_as(state: State, world: World, *, new_target: bool) -> tuple[Phase,
     unchanged = state.phase, state.reason, state.message
     if state.phase is Phase.ROLLED_BACK and not new_target and not retried(state, world):
         return unchanged
+    if state.phase is Phase.UP_TO_DATE and not new_target and world.differs < world.limits.drift:
+        return unchanged
     if world.way_back is None:
         return Phase.SKIPPED, "NoWayBack", world.no_way_back
     if state.phase is Phase.UP_TO_DATE and not new_target:
-        if world.differs < world.limits.drift:
-            return unchanged
         return Phase.PENDING, "Drift", drift_message(world)
     if state.phase is Phase.PENDING and state.reason == "Drift" and not new_target:
         return unchanged

@@ -1,0 +1,148 @@
+"""The ledger of grants: `status.inFlight` of the driver, changed only by compare-and-swap, always read before what decides about it."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import UTC, datetime, timedelta
+
+from gpupartition.api.v1alpha1 import DriverStatus, Grant
+from gpupartition.controller.caches import Caches, condition
+from gpupartition.controller.records import DRIVERS, NODE_STATES, Record, dump, new_record
+from gpupartition.controller.scope import Scope, ledger_of, standing
+from gpupartition.controller.world import grant_of
+from gpupartition.domain.admission import Admission, Rules, admit, resolve
+from gpupartition.domain.world import AT_REST
+from gpupartition.kube import Client, Conflict, Object
+
+log = logging.getLogger(__name__)
+
+PinFirst = Callable[[Scope], Awaitable[None]]
+
+
+class Ledger:
+    """Gives grants out and takes them back."""
+
+    def __init__(self, client: Client, caches: Caches, *, ignore_not_ready: timedelta) -> None:
+        self._client = client
+        self._caches = caches
+        self._ignore = ignore_not_ready
+
+    def decide(
+        self, scope: Scope, records: dict[str, Record], ledger: list[Grant], everybody: Iterable[Record]
+    ) -> Admission:
+        """Who may be touched now, by these records and this ledger."""
+        policy = scope.policy
+        if policy.spec is None or (policy.spec.mode == "Observe" and not policy.deleting):
+            return Admission()
+        if scope.problems and not scope.stopped and not policy.deleting:
+            return Admission()
+        of_driver = [r for r in everybody if r.spec.driver == scope.driver.name]
+        matched = len(scope.nodes) or len(records)
+        rollout = policy.spec.rollout
+        rules = Rules(
+            max_unavailable=resolve(rollout.max_unavailable, matched),
+            driver_max_unavailable=resolve(
+                scope.driver.spec.max_unavailable, len({r.name for r in of_driver} | set(records))
+            ),
+            limit=len(records) if policy.deleting else resolve(rollout.limit, matched),
+            paused=rollout.paused and not policy.deleting,
+            frozen=self._caches.frozen,
+            stopped=scope.stopped,
+        )
+        nodes = [
+            standing(scope, name, record, self._caches.nodes.get(name), ignore=self._ignore)
+            for name, record in sorted(records.items())
+        ]
+        others = {r.name for r in of_driver if r.spec.policy_ref.uid != policy.uid and self._is_down(r)}
+        return admit(nodes=nodes, others=others, ledger=ledger, rules=rules)
+
+    async def admit(self, scope: Scope, before_grant: PinFirst) -> Admission:
+        """Decide from the caches; where that would grant something, decide again on live reads and write.
+
+        The ledger is read first: whatever another operator grants after that makes the write fail.
+        """
+        ledger = ledger_of(scope.driver_body)
+        admission = self.decide(scope, scope.records, ledger, self._caches.records.values())
+        vanished = any(g.policy == scope.policy.name and g.node not in scope.records for g in ledger)
+        if not admission.nodes and not vanished and not _lost(scope, ledger, scope.records):
+            return admission
+        body = await self._client.get(DRIVERS, scope.driver.name)
+        ledger = ledger_of(body)
+        live = {r.name: r for r in map(Record.read, (await self._client.list(NODE_STATES)).items)}
+        mine = {n: r for n, r in live.items() if r.spec.policy_ref.uid == scope.policy.uid}
+        admission = self.decide(scope, mine, ledger, live.values())
+        await self._take_orphans(scope, ledger, live)
+        now = datetime.now(UTC)
+        entries = _lost(scope, ledger, mine) + [
+            Grant(node=n, uid=mine[n].spec.node_uid, policy=scope.policy.name, token=secrets.token_hex(8), since=now)
+            for n in admission.nodes
+        ]
+        if not entries:
+            return admission
+        await before_grant(scope)
+        if not await self._write(body, [*ledger, *entries]):
+            return Admission(reason="RollingOut")
+        for name in admission.nodes:
+            log.info("admitted", extra={"node": name, "policy": scope.policy.name})
+        return admission
+
+    async def give_back(self, record: Record) -> None:
+        """Remove a node's entry, while its record is at rest and still holds the token."""
+        body = await self._client.get(DRIVERS, record.spec.driver)
+        live = Record.read(await self._client.get(NODE_STATES, record.name))
+        ledger = ledger_of(body)
+        grant = grant_of(ledger, record.name, live.spec.node_uid)
+        if grant is not None and live.state.phase in AT_REST and grant.token == live.state.token:
+            await self._write(body, [g for g in ledger if g != grant])
+
+    async def _write(self, driver: Object, entries: list[Grant]) -> bool:
+        status = DriverStatus.model_validate(driver.get("status", {})).model_copy(update={"in_flight": entries})
+        try:
+            await self._client.replace(DRIVERS, {**driver, "status": dump(status)}, subresource="status")
+        except Conflict:
+            return False
+        return True
+
+    async def _take_orphans(self, scope: Scope, ledger: list[Grant], live: dict[str, Record]) -> None:
+        """An entry whose node and record are gone leaves the ledger only through a record that takes its token first."""
+        for grant in ledger:
+            if (
+                grant.policy != scope.policy.name
+                or grant.node in live
+                or self._caches.nodes.get(grant.node) is not None
+            ):
+                continue
+            body = new_record(
+                node=grant.node,
+                node_uid=grant.uid,
+                policy=scope.policy.name,
+                policy_uid=scope.policy.uid,
+                driver=scope.driver.name,
+                token=grant.token,
+            )
+            try:
+                await self._client.create(NODE_STATES, body)
+            except Conflict:
+                continue
+
+    def _is_down(self, record: Record) -> bool:
+        node = self._caches.nodes.get(record.name)
+        return record.state.phase not in AT_REST or node is None or condition(node, "Ready") != "True"
+
+
+def _lost(scope: Scope, ledger: list[Grant], records: dict[str, Record]) -> list[Grant]:
+    """Entries that the ledger should have: it is rebuilt from the records that are not at rest."""
+    held = {(g.node, g.token) for g in ledger}
+    return [
+        Grant(
+            node=r.name,
+            uid=r.spec.node_uid,
+            policy=scope.policy.name,
+            token=r.state.token,
+            since=r.state.since or datetime.now(UTC),
+        )
+        for r in sorted(records.values(), key=lambda r: r.name)
+        if r.state.phase not in AT_REST and r.state.token and (r.name, r.state.token) not in held
+    ]

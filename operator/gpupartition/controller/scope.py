@@ -1,0 +1,141 @@
+"""A policy with everything that is about it, read once at the start of a turn, and where each of its nodes stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from gpupartition.api.v1alpha1 import DrainMode, DriverStatus, Grant, NodeStateStatus, Phase
+from gpupartition.controller.caches import Caches, condition
+from gpupartition.controller.intent import Driver, Intent, Intents, Policy, labels
+from gpupartition.controller.records import Record
+from gpupartition.domain.admission import Standing
+from gpupartition.domain.backend import Problem, Turn
+from gpupartition.domain.rest import same_layout
+from gpupartition.domain.world import AT_REST
+from gpupartition.kube import Object
+
+FAILURES = frozenset({Phase.ROLLED_BACK, Phase.FAILED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """`nodes` are selected and nobody else's; `contested` are those that another policy has, or wants as much."""
+
+    body: Object
+    policy: Policy
+    driver: Driver
+    driver_body: Object
+    nodes: dict[str, Object]
+    contested: tuple[str, ...]
+    intents: dict[str, Intent]
+    problems: tuple[Problem, ...]
+    records: dict[str, Record]
+
+    @property
+    def stopped(self) -> str:
+        """What broke in the installation after the policy had been accepted; before that, it is simply not accepted."""
+        cluster = [p for p in self.problems if p.turn is Turn.CLUSTER]
+        if not cluster or self.policy.status.accepted_at is None or len(cluster) < len(self.problems):
+            return ""
+        return f"{cluster[0].reason}: {cluster[0]}"
+
+    def gives_up(self, node: str) -> bool:
+        """Whether the policy no longer wants a node that it has a record of."""
+        return self.policy.deleting or node not in self.nodes
+
+    def reverts(self, record: Record) -> bool:
+        """Whether a node that the policy gives up waits to be brought back to what it had before."""
+        spec, state = self.policy.spec, record.state
+        if not self.gives_up(record.name) or spec is None or spec.deletion_policy != "Revert":
+            return False
+        return state.original is not None and state.phase is Phase.PENDING and same_layout(state.target, state.original)
+
+
+def read_scope(
+    body: Object,
+    policy: Policy,
+    driver: Driver,
+    driver_body: Object,
+    *,
+    caches: Caches,
+    intents: Intents,
+    policies: dict[str, Object],
+) -> Scope:
+    """Read what the caches say about a policy."""
+    mine = (r for r in caches.records.by("policy", policy.name) if r.spec.policy_ref.uid == policy.uid)
+    records = {r.name: r for r in mine}
+    rivals = [Policy.read(b) for name, b in sorted(policies.items()) if name != policy.name]
+    nodes: dict[str, Object] = {}
+    contested: list[str] = []
+    compiled: dict[str, Intent] = {}
+    problems = list(policy.problems)
+    for name, node in sorted(caches.nodes.items()):
+        if policy.deleting or not policy.selects(node):
+            continue
+        taken = caches.records.get(name) is not None or any(r.selects(node) and not r.deleting for r in rivals)
+        if name not in records and taken:
+            contested.append(name)
+            continue
+        nodes[name] = node
+        intent = compiled[name] = intents.compile(driver, policy, node)
+        problems += [p for p in intent.problems if p not in problems]
+    problems += [p for p in driver.problems if p not in problems]
+    return Scope(
+        body=body,
+        policy=policy,
+        driver=driver,
+        driver_body=driver_body,
+        nodes=nodes,
+        contested=tuple(contested),
+        intents=compiled,
+        problems=tuple(problems),
+        records=records,
+    )
+
+
+def standing(scope: Scope, name: str, record: Record | None, node: Object | None, *, ignore: timedelta) -> Standing:
+    """Where a node stands. A node in flight under a refused policy still goes to what was accepted before."""
+    state = record.state if record else NodeStateStatus()
+    intent = scope.intents.get(name)
+    wanted = intent.wanted.fingerprint if intent and intent.wanted else ""
+    target = state.target.fingerprint if state.target else ""
+    aimed = wanted or (target if state.phase not in AT_REST else "")
+    on_target = bool(aimed) and target == aimed
+    uid = record.spec.node_uid if record else ""
+    alive = node is not None and node["metadata"]["uid"] == uid
+    asked_again = bool(scope.policy.retry) and scope.policy.retry != state.retry
+    spec = scope.policy.spec
+    when_idle = spec is None or spec.rollout.drain.mode is DrainMode.WHEN_IDLE
+    reverts = record is not None and scope.reverts(record)
+    away = not_ready_since(node)
+    return Standing(
+        node=name,
+        uid=uid,
+        zone=labels(node).get("topology.kubernetes.io/zone", "") if node else "",
+        phase=state.phase,
+        at_target=not reverts if intent is None else state.phase is Phase.UP_TO_DATE and on_target and alive,
+        towards=on_target,
+        startable=alive and (reverts or (bool(wanted) and state.phase is not Phase.SKIPPED)),
+        halted=state.phase in FAILURES and on_target and not asked_again,
+        blocked=bool(state.blockers) and state.phase is Phase.PENDING and when_idle,
+        holders=len(state.blockers),
+        ready=node is not None and condition(node, "Ready") == "True",
+        ignored=away is not None and datetime.now(UTC) - away > ignore,
+        attempts=state.attempts,
+    )
+
+
+def ledger_of(driver: Object) -> list[Grant]:
+    """The grants of a driver."""
+    return DriverStatus.model_validate(driver.get("status", {})).in_flight
+
+
+def not_ready_since(node: Object | None) -> datetime | None:
+    """Since when a node has not been Ready; None while it is, or nobody knows."""
+    if node is None:
+        return None
+    for c in node.get("status", {}).get("conditions", ()):
+        if c["type"] == "Ready" and c["status"] != "True" and c.get("lastTransitionTime"):
+            return datetime.fromisoformat(c["lastTransitionTime"])
+    return None

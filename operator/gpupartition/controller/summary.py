@@ -1,0 +1,181 @@
+"""Writes what is true of a policy and of its driver, and only when that changes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from gpupartition.api.v1alpha1 import Condition, DriverStatus, Grant, Phase, PolicyStatus, ProfileCapacity
+from gpupartition.controller.caches import Caches
+from gpupartition.controller.events import Recorder
+from gpupartition.controller.intent import Driver, Policy, revision
+from gpupartition.controller.metrics import IN_FLIGHT, NODES
+from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, dump
+from gpupartition.controller.scope import Scope, ledger_of, standing
+from gpupartition.domain.admission import Admission
+from gpupartition.domain.backend import NodeFacts, Problem
+from gpupartition.domain.capacity import by_profile
+from gpupartition.domain.conditions import Rollout, summarise
+from gpupartition.kube import Client, Conflict, NotFound, Object
+from gpupartition.settings import Settings
+
+log = logging.getLogger(__name__)
+
+SOON = timedelta(seconds=0.2)
+
+
+class Summary:
+    """Status writer. `policies` are the copies that the rest of the operator reads: what is written is put there at once."""
+
+    def __init__(
+        self, client: Client, caches: Caches, recorder: Recorder, settings: Settings, policies: dict[str, Object]
+    ) -> None:
+        self._client = client
+        self._caches = caches
+        self._recorder = recorder
+        self._settings = settings
+        self._policies = policies
+        self._written: dict[str, datetime] = {}
+
+    async def refuse(self, body: Object, policy: Policy, problems: Sequence[Problem]) -> timedelta | None:
+        """Say why a policy cannot even be looked at: its driver is missing or unreadable."""
+        rollout = Rollout(
+            spec=policy.spec, nodes=(), records={}, admission=Admission(), problems=problems, deleting=policy.deleting
+        )
+        now = datetime.now(UTC)
+        status = summarise(rollout, before=policy.status, generation=policy.generation, now=now, revision="")
+        return await self._write(body, policy, status)
+
+    async def policy(self, scope: Scope, admission: Admission) -> timedelta | None:
+        """Sum up; returns when to do so again, if it was too early."""
+        policy = scope.policy
+        ledger = ledger_of(scope.driver_body)
+        granted = frozenset(g.node for g in ledger if g.node in scope.nodes) | frozenset(admission.nodes)
+        nodes = [
+            standing(scope, n, scope.records.get(n), node, ignore=self._settings.ignore_not_ready)
+            for n, node in scope.nodes.items()
+        ]
+        rollout = Rollout(
+            spec=policy.spec,
+            nodes=nodes,
+            records={n: r.state for n, r in scope.records.items()},
+            admission=admission,
+            problems=() if scope.stopped else scope.problems,
+            conflicts=scope.contested,
+            would_change=sum(not self._has(scope, n, node) for n, node in scope.nodes.items()),
+            granted=granted,
+            deleting=policy.deleting,
+        )
+        status = summarise(
+            rollout,
+            before=policy.status,
+            generation=policy.generation,
+            now=datetime.now(UTC),
+            revision=revision([i.wanted.fingerprint for i in scope.intents.values() if i.wanted]),
+            capacity=self._capacity(scope),
+        )
+        if _is_ready(status) and not _is_ready(policy.status) and not await self._really(scope):
+            return SOON
+        _measure(scope, ledger)
+        return await self._write(scope.body, policy, status)
+
+    async def driver(self, driver: Driver, body: Object) -> None:
+        """Say on the driver whether its installation is as it must be."""
+        problems, generation = driver.problems, body["metadata"].get("generation", 0)
+        status = DriverStatus.model_validate(body.get("status", {}))
+        former = next((c for c in status.conditions if c.type == "Ready"), None)
+        holds = "False" if problems else "True"
+        reason = problems[0].reason if problems else "Ready"
+        message = "; ".join(str(p) for p in problems[:3])[:1024] or "nodes can be repartitioned"
+        said = (former.status, former.reason, former.message) if former else None
+        if said == (holds, reason, message) and status.observed_generation == generation:
+            return
+        since = former.last_transition_time if former is not None and former.status == holds else datetime.now(UTC)
+        ready = Condition(
+            type="Ready",
+            status=holds,
+            reason=reason,
+            message=message,
+            observed_generation=generation,
+            last_transition_time=since,
+        )
+        conditions = [*(c for c in status.conditions if c.type != "Ready"), ready]
+        new = status.model_copy(update={"conditions": conditions, "observed_generation": generation})
+        try:
+            await self._client.replace(DRIVERS, {**body, "status": dump(new)}, subresource="status")
+        except Conflict:
+            return
+
+    async def _write(self, body: Object, policy: Policy, status: PolicyStatus) -> timedelta | None:
+        if status == policy.status:
+            return None
+        now, last = datetime.now(UTC), self._written.get(policy.uid)
+        if _words(status) == _words(policy.status) and last is not None and now - last < self._settings.summary:
+            return self._settings.summary - (now - last)
+        try:
+            written = await self._client.replace(POLICIES, {**body, "status": dump(status)}, subresource="status")
+        except (Conflict, NotFound):
+            return SOON
+        self._written[policy.uid] = now
+        self._policies[policy.name] = written
+        body["metadata"] = written["metadata"]
+        before, after = _ready(policy.status), _ready(status)
+        if after is not None and (before is None or before.reason != after.reason):
+            stalled = any(c.type == "Stalled" for c in status.conditions) or after.reason == "NoMatchingNodes"
+            await self._recorder.condition(body, after.reason, after.message, warning=stalled)
+            log.info("%s: %s", after.reason, after.message, extra={"policy": policy.name})
+        return None
+
+    async def _really(self, scope: Scope) -> bool:
+        """Ready is only said after all records were read live, at the current target, with the ledger holding none of them."""
+        live = {r.name: r for r in map(Record.read, (await self._client.list(NODE_STATES)).items)}
+        ledger = ledger_of(await self._client.get(DRIVERS, scope.driver.name))
+        ours = {n for n, r in live.items() if r.spec.policy_ref.uid == scope.policy.uid}
+        if any(g.node in ours for g in ledger):
+            return False
+        return all(live.get(n) == r for n, r in scope.records.items())
+
+    def _has(self, scope: Scope, name: str, node: Object) -> bool:
+        """Whether a node publishes and runs what is wanted, as far as the caches know."""
+        intent, record, driver = scope.intents.get(name), scope.records.get(name), scope.driver
+        if intent is None or intent.wanted is None:
+            return False
+        if record is not None and record.state.phase is Phase.UP_TO_DATE:
+            target = record.state.target
+            return target is not None and target.fingerprint == intent.wanted.fingerprint
+        slices = [s for s in self._caches.slices.by("node", name) if s["spec"]["driver"] == driver.driver_name]
+        pods = self._caches.pods(driver.backend.namespace(driver.spec), name)
+        seen = driver.backend.observe(driver.spec, NodeFacts(node=node, slices=slices, pods=pods), driver.cluster)
+        return seen.running == intent.wanted.fingerprint and seen.pool.equals(intent.wanted.pool)
+
+    def _capacity(self, scope: Scope) -> list[ProfileCapacity]:
+        driver = scope.driver
+        slices: list[Object] = []
+        claims: list[Object] = []
+        for name in scope.nodes:
+            slices += [s for s in self._caches.slices.by("node", name) if s["spec"]["driver"] == driver.driver_name]
+            claims += self._caches.claims.by("pool", driver.backend.pool_name(driver.spec, name))
+        return by_profile(slices, claims, driver=driver.driver_name)
+
+
+def _measure(scope: Scope, ledger: Sequence[Grant]) -> None:
+    for phase in Phase:
+        number = sum(r.state.phase is phase for r in scope.records.values())
+        NODES.labels(policy=scope.policy.name, phase=phase).set(number)
+    IN_FLIGHT.labels(driver=scope.driver.name).set(len(ledger))
+
+
+def _ready(status: PolicyStatus) -> Condition | None:
+    return next((c for c in status.conditions if c.type == "Ready"), None)
+
+
+def _is_ready(status: PolicyStatus) -> bool:
+    ready = _ready(status)
+    return ready is not None and ready.status == "True"
+
+
+def _words(status: PolicyStatus) -> Any:
+    """The part of a status that people and tools act on: it never waits."""
+    return status.observed_generation, [(c.type, c.status, c.reason) for c in status.conditions]
