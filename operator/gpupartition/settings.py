@@ -43,7 +43,7 @@ class Settings:
         for key, text in given.items():
             name = key.removesuffix("_SECONDS").lower()
             if not key.endswith("_SECONDS") or name not in known:
-                if key != "CACHE":  # belongs to the testbed
+                if key not in {"CACHE", "KUBECONFIG"}:  # belong to the testbed
                     problems.append(f"{PREFIX}{key} is unknown")
                 continue
             try:
