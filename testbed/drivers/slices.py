@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PLACE: Final = re.compile(r"[0-9a-f]{5}(?=-)")
+IDENTITY: Final = frozenset({"driver", "nodeName", "pool"})  # of a slice's spec: all but what it holds
 FIRST_RETRY: Final = 0.005  # seconds; client-go's back-off: doubled each time
 LONGEST_RETRY: Final = 1000.0
 
@@ -100,6 +101,7 @@ class Publisher:
         self._wanted: tuple[Content, ...] | None = None
         self._due: dict[str, float] = {}  # pool → time of the loop's clock
         self._refusals: dict[str, int] = {}
+        self._kept: dict[int, Content] = {}  # place → what the API server made of the wanted content
         # The real controller walks a map: which of two updates is tried first is chance. Ours repeats itself.
         self._order = random.Random(node)  # noqa: S311
 
@@ -114,6 +116,7 @@ class Publisher:
             self._due.clear()
         elif slices != self._wanted:
             self._refusals.pop(self._node, None)
+            self._kept.clear()
             self._due[self._node] = _now()
         self._wanted = slices
 
@@ -148,7 +151,9 @@ class Publisher:
         for other in observed.keys() - {self._node, pool}:
             self._sync_by(other, _now() + self._delay)
         mine = Pool(driver=self._driver, node=self._node, node_uid=self._node_uid, name=pool)
-        wanted = self._wanted or () if pool == self._node else ()
+        drawn = self._wanted or () if pool == self._node else ()
+        # A field that the server drops is not offered again at each turn: the pool would never come to rest.
+        wanted = [self._kept.get(place, content) for place, content in enumerate(drawn)]
         await self._write(compare(observed.get(pool, ()), wanted, mine))
 
     async def _write(self, writes: Writes) -> None:
@@ -161,9 +166,18 @@ class Publisher:
             except NotFound:
                 continue  # somebody else was faster
         for item in self._order.sample(writes.update, len(writes.update)):
-            await self._client.replace(RESOURCE_SLICES, item)
+            self._compare_notes(item, await self._client.replace(RESOURCE_SLICES, item))
         for item in writes.create:
-            await self._client.create(RESOURCE_SLICES, item)
+            self._compare_notes(item, await self._client.create(RESOURCE_SLICES, item))
+
+    def _compare_notes(self, sent: Object, got: Object) -> None:
+        place = _place(got)
+        if place is not None and sent["spec"] != got["spec"]:
+            self._kept[place] = {key: value for key, value in got["spec"].items() if key not in IDENTITY}
+            name = got["metadata"]["name"]
+            log.warning(
+                "the API server dropped fields of %s: is a feature gate off (DRAPartitionableDevices, …)?", name
+            )
 
 
 def _new(place: int, spec: Object, pool: Pool) -> Object:

@@ -6,186 +6,24 @@ Each test has nodes and a driver name of its own. The driver's delays of 30 seco
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 import pytest
-from testbed.controlplane import python_env
+from testbed.controlplane import ControlPlane, Shape, python_env
 from testbed.driverhost import USER_AGENT
-from testbed.drivers.example import Settings, draw
 from testbed.programs import Program
+from tests.e2e import harness
+from tests.e2e.bench import READY, UNREADY, Bench, becomes
 from tests.e2e.harness import eventually
 
-from gpupartition.kube import NODES, PODS, RESOURCE_SLICES, NotFound
+from gpupartition.kube import NODES, PODS, RESOURCE_SLICES
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
     from tests.e2e.harness import Cluster
-
-    from gpupartition.kube import Client
-
-Object = dict[str, Any]
-
-PREFIX: Final = "testbed.gpupartition.dev/"
-READY: Final = {"phase": "Running", "ready": True, "restarts": 0, "waiting": ""}
-UNREADY: Final = {**READY, "ready": False}
-
-
-async def becomes(ask: Callable[[], Awaitable[Any]], expected: object) -> None:
-    """Wait until the answer is as expected."""
-
-    async def same() -> bool:
-        answer = await ask()
-        assert answer == expected
-        return True
-
-    await eventually(same)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bench:
-    """One node with a driver name of its own, on which drivers are started and stopped as a DaemonSet would do it."""
-
-    client: Client
-    node: str
-    namespace: str
-    sync: float = 1
-    wipe: float = 30
-
-    @property
-    def driver(self) -> str:
-        return f"{self.node}.example.com"
-
-    async def start(self, *, devices: int = 8, partitions: int = 0, shared: bool = False, **more: str) -> str:
-        """Put a driver pod on the node, with `more` in its environment; returns its name."""
-        env = {
-            "NODE_NAME": self.node,
-            "DRIVER_NAME": self.driver,
-            "NUM_DEVICES": devices,
-            "GPU_PARTITIONS": partitions,
-            "GPU_ALLOW_MULTIPLE_ALLOCATIONS": str(shared).lower(),
-            "TESTBED_SYNC_SECONDS": self.sync,
-            "TESTBED_WIPE_SECONDS": self.wipe,
-            **more,
-        }
-        container = {
-            "name": "plugin",
-            "image": "registry.example/dra-example-driver:v0.4.0",
-            "env": [{"name": name, "value": str(value)} for name, value in env.items()],
-        }
-        pod = await self.client.create(
-            PODS,
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {
-                    "generateName": "plugin-",
-                    "namespace": self.namespace,
-                    "labels": {"app.kubernetes.io/name": "dra-example-driver"},
-                },
-                "spec": {
-                    "nodeName": self.node,
-                    "containers": [container],
-                    "tolerations": [{"operator": "Exists"}],
-                },
-            },
-        )
-        return str(pod["metadata"]["name"])
-
-    async def stop(self, pod: str) -> None:
-        await self.client.delete(PODS, pod, namespace=self.namespace)
-
-    async def restart(self, pod: str, *, devices: int = 8, partitions: int = 0, shared: bool = False) -> str:
-        """Replace the driver by one with another layout."""
-        await self.stop(pod)
-        return await self.start(devices=devices, partitions=partitions, shared=shared)
-
-    async def annotate(self, **notes: str | None) -> None:
-        """Annotate the node under the testbed's prefix; None takes an annotation away. `_` stands for `-`."""
-        prefixed = {PREFIX + name.replace("_", "-"): value for name, value in notes.items()}
-        await self.client.patch(NODES, self.node, {"metadata": {"annotations": prefixed}})
-
-    async def pods(self) -> list[Object]:
-        return (
-            await self.client.list(PODS, namespace=self.namespace, field_selector=f"spec.nodeName={self.node}")
-        ).items
-
-    async def report(self, pod: str) -> dict[str, Any]:
-        """What the kubelet reports: the pod's phase and readiness, its container's restarts and why it waits."""
-        status = (await self.client.get(PODS, pod, namespace=self.namespace))["status"]
-        container: Object = (status.get("containerStatuses") or [{}])[0]
-        return {
-            "phase": status["phase"],
-            "ready": {each["type"]: each["status"] for each in status.get("conditions", ())}.get("Ready") == "True",
-            "restarts": container.get("restartCount"),
-            "waiting": container.get("state", {}).get("waiting", {}).get("reason", ""),
-        }
-
-    async def ready(self, pod: str) -> None:
-        """Wait until the pod is Ready."""
-        await becomes(lambda: self.report(pod), READY)
-
-    async def turns(self) -> None:
-        """Wait until the driver has looked at its pools: at those that somebody writes from now on, and at what it waited for before."""
-        foreign = await self.hand_made("turns")
-        await becomes(lambda: self.exists(foreign), False)
-
-    async def obeyed(self) -> str | None:
-        """The kubelet's start or stop that was carried out last."""
-        node = await self.client.get(NODES, self.node)
-        return (node["metadata"].get("annotations") or {}).get(f"{PREFIX}kubelet-started")
-
-    async def slices(self) -> list[Object]:
-        """The driver's slices of this node, by name."""
-        selector = f"spec.driver={self.driver},spec.nodeName={self.node}"
-        listing = await self.client.list(RESOURCE_SLICES, field_selector=selector)
-        return sorted(listing.items, key=lambda item: str(item["metadata"]["name"]))
-
-    async def contents(self) -> list[Object]:
-        """What the slices hold, to be compared with a drawing."""
-        common = {"driver", "nodeName", "pool"}
-        return [
-            {key: value for key, value in item["spec"].items() if key not in common} for item in await self.slices()
-        ]
-
-    async def pool(self) -> list[tuple[int, int, int]]:
-        """Per slice: generation, number of slices, number of counter sets or devices."""
-        return [
-            (
-                spec["pool"]["generation"],
-                spec["pool"]["resourceSliceCount"],
-                len(spec.get("devices") or spec["sharedCounters"]),
-            )
-            for spec in [item["spec"] for item in await self.slices()]
-        ]
-
-    async def hand_made(self, name: str, **spec: object) -> str:
-        """Create a slice that no plugin made: by default of this driver, on this node, in a pool of its own."""
-        pool = {"name": f"{self.node}-foreign", "generation": 1, "resourceSliceCount": 1}
-        common = {"driver": self.driver, "pool": pool, "devices": [{"name": "d"}]}
-        place: Object = {} if {"allNodes", "nodeSelector"} & spec.keys() else {"nodeName": self.node}
-        made = await self.client.create(
-            RESOURCE_SLICES,
-            {
-                "apiVersion": "resource.k8s.io/v1",
-                "kind": "ResourceSlice",
-                "metadata": {"name": f"{self.node}-{name}"},
-                "spec": {**common, **place, **spec},
-            },
-        )
-        return str(made["metadata"]["name"])
-
-    async def exists(self, name: str) -> bool:
-        try:
-            await self.client.get(RESOURCE_SLICES, name)
-        except NotFound:
-            return False
-        return True
-
-    def layout(self, *, devices: int = 8, partitions: int = 0, shared: bool = False) -> list[Object]:
-        return draw(Settings(node=self.node, devices=devices, partitions=partitions, shared=shared))
 
 
 @pytest.fixture
@@ -551,6 +389,23 @@ async def test_a_waiting_pod_is_bound_when_the_layout_that_it_needs_appears(clus
         await bench.stop(pod["metadata"]["name"])
     await cluster.published(24, node=node, driver=base.driver)
     await cluster.running("half", namespace=base.namespace)
+
+
+async def test_a_server_that_drops_the_counters_is_not_asked_again_and_again(tmp_path: Path) -> None:
+    off = Shape(nodes=0, feature_gates="DRAPartitionableDevices=false")
+    async with ControlPlane(tmp_path, shape=off) as running, harness.cluster(running, "off") as cluster:
+        (node,) = await cluster.nodes(1, pool="none")
+        bench = Bench(client=cluster.client, node=node, namespace=await cluster.namespace())
+        await bench.start(partitions=2)
+        devices = [{**each} for each in bench.layout(partitions=2)[1]["devices"]]
+        for each in devices:
+            del each["consumesCounters"]
+        await becomes(bench.contents, [{}, {"devices": devices}])
+        before = await bench.slices()
+        await bench.turns()
+        await bench.turns()
+        assert await bench.slices() == before
+        assert [item["spec"]["pool"]["generation"] for item in before] == [1, 1]
 
 
 async def test_a_driver_host_that_died_finds_everything_again_and_writes_nothing_twice(
