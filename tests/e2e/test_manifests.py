@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.e2e.harness import Cluster
 
 MANIFESTS: Final = Path(__file__).parents[2] / "manifests"
-EXAMPLES: Final = sorted((MANIFESTS / "examples").glob("*.yaml"))
+EXAMPLES: Final = sorted((MANIFESTS / "examples").rglob("*.yaml"))
 ACCOUNT: Final = f"system:serviceaccount:{OPERATOR_NAMESPACE}:gpupartition"
 SPECS: Final[dict[str, type[BaseModel]]] = {"GpuPartitionDriver": DriverSpec, "GpuPartitionPolicy": PolicySpec}
 
