@@ -46,8 +46,9 @@ format: $(STAMP)  ## put the code into shape
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-crds: $(STAMP)  ## write crds/ from the models
+crds: $(STAMP)  ## write crds/ and the reference from the models
 	@$(BIN)/python -m gpupartition.api.crd
+	@$(BIN)/python -m gpupartition.api.reference
 
 run: $(STAMP)  ## the operator against the current kube context
 	@$(BIN)/python -m gpupartition run $(ARGS)

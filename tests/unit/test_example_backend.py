@@ -345,7 +345,6 @@ def test_the_largest_layouts_of_the_api_are_accepted(gpus: int, parts: int) -> N
         (8, policy(7, sharing=SHARED), "PartsNotWholeGi", "spec.layouts[0].equal.parts", "use 4 or 5 parts"),
         (8, policy(2, equal={"parts": 2, "offerWhole": False}), "WholeAlwaysOffered", "spec.layouts[0].equal.offerWhole", "leave it out"),
         (8, policy(0, match={"indexes": [0]}), "LayoutNotUniform", "spec.layouts[0].match", "match: {all: true}"),
-        (8, policy(0, type="Keep"), "LayoutTypeUnsupported", "spec.layouts[0].type", "use Whole or Equal"),
         (8, policy(0, type="Choices", choices={"profiles": ["1g"]}), "LayoutTypeUnsupported", "spec.layouts[0].type", "Publish"),
         (8, policy(0, sharing={**SHARED, "capacity": {"memory": {"default": "1Gi"}}}), "SharingCapacityUnsupported",
          "spec.layouts[0].sharing.capacity", "leave it out"),

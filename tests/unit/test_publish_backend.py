@@ -204,7 +204,6 @@ def test_a_capacity_that_no_device_has_is_refused() -> None:
 @pytest.mark.parametrize(
     ("wanted", "reason", "fix"),
     [
-        (layout("Keep"), "KeepUnsupported", "use Whole"),
         (choices("3g"), "UnknownProfile", "use one of 1g.6gb, 1g.6gb+me, 2g.12gb"),
         (
             {**layout(), "match": {"products": ["H200"]}},

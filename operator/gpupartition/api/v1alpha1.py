@@ -330,7 +330,6 @@ class LayoutType(StrEnum):
     WHOLE = "Whole"
     EQUAL = "Equal"
     CHOICES = "Choices"
-    KEEP = "Keep"
 
 
 class Layout(
@@ -347,8 +346,8 @@ class Layout(
     match: Match
     """Which GPUs it is for. The first layout that matches a GPU wins."""
     type: LayoutType
-    """How the GPUs are cut. Whole: not at all. Equal: in equal parts. Choices: as the scheduler likes, among profiles. Keep: left as they
-    are, and not verified. Equal and Choices have a member of that name."""
+    """How the GPUs are cut. Whole: not at all. Equal: in equal parts. Choices: as the scheduler likes, among profiles.
+    Equal and Choices have a member of that name."""
     equal: Equal | None = None
     """For type Equal: in how many parts."""
     choices: Choices | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from gpupartition.api.v1alpha1 import Layout, LayoutType, Match, Sharing, SharingCapacity, SharingMode
+from gpupartition.api.v1alpha1 import Layout, Match, Sharing, SharingCapacity, SharingMode
 from gpupartition.domain import counters, quantity
 from gpupartition.domain.backend import Problem, Refused
 from gpupartition.domain.counters import Piece
@@ -128,13 +128,6 @@ def _unmatched(gpu: Gpu) -> Problem:
 
 def _problems(gpu: Gpu, layout: Layout, at: str) -> Iterator[Problem]:
     """What is wrong before the GPU is cut."""
-    if layout.type is LayoutType.KEEP:
-        yield Problem(
-            reason="KeepUnsupported",
-            at=f"{at}.type",
-            why="Keep leaves a GPU to whoever publishes it, and here that is this operator",
-            fix="use Whole, or write the layout that the GPU has",
-        )
     if layout.equal is not None and layout.equal.parts > counters.most_parts(gpu):
         most = counters.most_parts(gpu)
         yield Problem(
