@@ -17,8 +17,8 @@ def begin_step(state: State, world: World) -> State:
     return state.model_copy(update={"step": world.fresh, "generation": state.generation + 1})
 
 
-def answer_retry(state: State, world: World) -> State:
-    """A fresh step, and the request is answered: only another value asks again."""
+def begin_undoing(state: State, world: World) -> State:
+    """A fresh step, and whatever was asked until now is answered: only another value asks to try again."""
     return begin_step(state, world).model_copy(update={"retry": world.retry})
 
 

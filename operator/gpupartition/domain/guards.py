@@ -63,8 +63,16 @@ def config_there(state: State, world: World) -> bool:
 
 
 def drained(state: State, world: World) -> bool:
-    """Two live lists of holders, some seconds apart, were empty."""
-    return not world.holders and world.idle >= world.limits.idle_gap and config_there(state, world)
+    """Two live lists of holders, some seconds apart, were empty, and nobody could have begun to hold a device in between.
+
+    Draining can be entered with a rule that was put back only just now (somebody had deleted it), so this asks whether it is settled too.
+    """
+    return (
+        settled(state, world)
+        and not world.holders
+        and world.idle >= world.limits.idle_gap
+        and config_there(state, world)
+    )
 
 
 def step_used(state: State, world: World) -> bool:
@@ -83,8 +91,11 @@ def cancelled(state: State, world: World) -> bool:
 
 
 def assigned_under_a_holder(state: State, world: World) -> bool:
-    """Somebody got a device in spite of the taint (a toleration, a rule deleted by hand)."""
-    return assigned(state, world) and bool(world.holders)
+    """Somebody got a device in spite of the taint (a toleration, a rule deleted by hand).
+
+    A Restart changes no device: pods that end meanwhile only wait for the driver to be up again.
+    """
+    return state.change != "Restart" and assigned(state, world) and bool(world.holders)
 
 
 def needs_restart(state: State, to: Assigned | None) -> bool:
@@ -124,13 +135,13 @@ def acknowledged(state: State, world: World) -> bool:
 
 
 def verified(state: State, world: World) -> bool:
-    """The node has published exactly the target for long enough, and the target is still the one that is wanted."""
-    return (
-        assigned(state, world)
-        and not superseded(state, world)
-        and expected_now(state, world)
-        and world.matched >= world.limits.min_ready
-    )
+    """The node has published exactly the target for long enough."""
+    return assigned(state, world) and expected_now(state, world) and world.matched >= world.limits.min_ready
+
+
+def verified_but_superseded(state: State, world: World) -> bool:
+    """The hardware is as this step was to bring it, so going on from here, or giving up, is as safe as from any verified layout."""
+    return superseded(state, world) and verified(state, world)
 
 
 def former_pool_is_back(state: State, world: World) -> bool:
@@ -160,6 +171,11 @@ def expected_now(state: State, world: World) -> bool:
 def unquiesced(_: State, world: World) -> bool:
     """Our rule is gone."""
     return world.quiesce is None
+
+
+def unquiesced_after_failure(state: State, world: World) -> bool:
+    """Our rule is gone, and what is open for claims again is the former layout."""
+    return unquiesced(state, world) and state.outcome is Phase.ROLLED_BACK
 
 
 def retried(state: State, world: World) -> bool:

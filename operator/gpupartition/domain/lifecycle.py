@@ -20,8 +20,8 @@ from typing import Final
 from gpupartition.api.v1alpha1 import DrainMode, Phase
 from gpupartition.domain.changes import (
     Change,
-    answer_retry,
     begin_step,
+    begin_undoing,
     give_up,
     record_restart,
     released,
@@ -47,8 +47,10 @@ from gpupartition.domain.guards import (
     superseded,
     superseded_by_what_is_there,
     unquiesced,
+    unquiesced_after_failure,
     unwanted,
     verified,
+    verified_but_superseded,
 )
 from gpupartition.domain.world import State, Step, World
 
@@ -65,11 +67,16 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A phase: its exits in order, its time limit, and where it goes when that is over. No limit: it may wait for ever."""
+    """A phase: its exits in order, its time limit, and the exits that are open when that is over. No limit: it may wait for ever."""
 
     exits: tuple[Exit, ...]
     limit: Callable[[State, World], timedelta] | None = None
-    late: Exit | None = None
+    late: tuple[Exit, ...] = ()
+
+
+def always(_: State, __: World) -> bool:
+    """For exits that only lateness opens."""
+    return True
 
 
 def _limit(name: str) -> Callable[[State, World], timedelta]:
@@ -96,6 +103,11 @@ def _due(which: str) -> Guard:
     return lambda state, world: restart_due(state, world, getattr(state, which))
 
 
+def _give_up(note: str) -> tuple[Exit, ...]:
+    """Hardware of which nothing is verified must not be let go by giving up."""
+    return Exit(_dirty(always), Phase.FAILED, note), Exit(always, Phase.ABORTING, note, give_up)
+
+
 _GONE: Final = Exit(gone, Phase.ABORTING, "the node is gone", give_up)
 _UNWANTED: Final = (
     Exit(_clean(unwanted), Phase.ABORTING, "the policy no longer wants this node", give_up),
@@ -112,7 +124,7 @@ PHASES: Final[dict[Phase, Row]] = {
             Exit(config_there, Phase.QUIESCING, "the way back is on record and the config is in place"),
         ),
         _limit("admitted"),
-        Exit(lambda *_: True, Phase.PENDING, "the config could not be put in place in time", settle_down),
+        (Exit(always, Phase.PENDING, "the config could not be put in place in time", settle_down),),
     ),
     Phase.QUIESCING: Row(
         (
@@ -122,7 +134,7 @@ PHASES: Final[dict[Phase, Row]] = {
             Exit(settled, Phase.DRAINING, "no new claim is allocated here"),
         ),
         _limit("quiescing"),
-        Exit(lambda *_: True, Phase.ABORTING, "the quiesce was not confirmed in time", give_up),
+        _give_up("the quiesce was not confirmed in time"),
     ),
     Phase.DRAINING: Row(
         (
@@ -133,41 +145,31 @@ PHASES: Final[dict[Phase, Row]] = {
             Exit(drained, Phase.APPLYING, "no holder is left", begin_step),
         ),
         _draining,
-        Exit(lambda *_: True, Phase.ABORTING, "holders did not end in time", give_up),
+        _give_up("holders did not end in time"),
     ),
     Phase.APPLYING: Row(
         (
             _GONE,
             Exit(cancelled, Phase.DRAINING, "a claim was allocated at the last moment"),
-            Exit(assigned_under_a_holder, Phase.ROLLING_BACK, "a claim slipped past the quiesce", begin_step),
+            Exit(assigned_under_a_holder, Phase.ROLLING_BACK, "a claim slipped past the quiesce", begin_undoing),
             Exit(_due("target"), Phase.APPLYING, "the driver's pod has to start anew", record_restart),
             Exit(acknowledged, Phase.VERIFYING, "the driver runs with the new config"),
         ),
         _limit("applying"),
-        Exit(lambda *_: True, Phase.ROLLING_BACK, "the driver did not take the new config in time", begin_step),
+        (Exit(always, Phase.ROLLING_BACK, "the driver did not take the new config in time", begin_undoing),),
     ),
     Phase.VERIFYING: Row(
         (
             _GONE,
-            Exit(superseded, Phase.DRAINING, "the policy wants another layout", retarget),
-            Exit(
-                verified,
-                Phase.RELEASING,
-                "the node publishes exactly what is wanted",
-                released(Phase.UP_TO_DATE),
-            ),
+            Exit(verified_but_superseded, Phase.DRAINING, "the policy wants another layout by now", retarget),
+            Exit(verified, Phase.RELEASING, "the node publishes exactly what is wanted", released(Phase.UP_TO_DATE)),
         ),
         _limit("verifying"),
-        Exit(lambda *_: True, Phase.ROLLING_BACK, "the node does not publish what is wanted", begin_step),
+        (Exit(always, Phase.ROLLING_BACK, "the node does not publish what is wanted", begin_undoing),),
     ),
     Phase.RELEASING: Row(
         (
-            Exit(
-                lambda s, w: unquiesced(s, w) and s.outcome is Phase.ROLLED_BACK,
-                Phase.ROLLED_BACK,
-                "back on its former layout",
-                settle_down,
-            ),
+            Exit(unquiesced_after_failure, Phase.ROLLED_BACK, "back on its former layout", settle_down),
             Exit(unquiesced, Phase.UP_TO_DATE, "open for claims with the new layout", settle_down),
         ),
     ),
@@ -183,12 +185,12 @@ PHASES: Final[dict[Phase, Row]] = {
             ),
         ),
         lambda _, world: world.limits.applying + world.limits.verifying,
-        Exit(lambda *_: True, Phase.FAILED, "the former layout did not come back in time"),
+        (Exit(always, Phase.FAILED, "the former layout did not come back in time"),),
     ),
     Phase.FAILED: Row(
         (
             _GONE,
-            Exit(retried, Phase.ROLLING_BACK, "somebody asked to try again", answer_retry),
+            Exit(retried, Phase.ROLLING_BACK, "somebody asked to try again", begin_undoing),
             Exit(unwanted, Phase.ROLLING_BACK, "the policy no longer wants this node", begin_step),
             Exit(superseded, Phase.DRAINING, "the policy wants another layout", retarget_dirty),
         ),
@@ -200,22 +202,16 @@ PHASES: Final[dict[Phase, Row]] = {
 def advance(state: State, world: World) -> Step | None:
     """The next state of a node in flight, or None while it stays as it is. Success beats lateness: never undo what has just worked."""
     row = PHASES[state.phase]
-    for way in row.exits:
-        if way.when(state, world):
-            return _take(way, state, world)
     late = row.limit is not None and state.since is not None and world.now - state.since >= row.limit(state, world)
-    if late and row.late is not None:
-        way = row.late
-        if state.dirty and way.to is Phase.ABORTING:
-            way = Exit(way.when, Phase.FAILED, way.note)
-        return _take(way, state, world)
-    return None
+    ways = (*row.exits, *row.late) if late else row.exits
+    way = next((way for way in ways if way.when(state, world)), None)
+    return None if way is None else _take(way, state, world)
 
 
 def _take(way: Exit, state: State, world: World) -> Step:
     changed = way.change(state, world)
     same_phase = way.to is state.phase
-    reason, message = reason_of(way, state), why_late(way, state, world)
+    reason, message = _why(way, state, world)
     return Step(
         changed.model_copy(
             update={
@@ -225,30 +221,22 @@ def _take(way: Exit, state: State, world: World) -> Step:
                 "message": message,
             }
         ),
-        message,
+        way.note if same_phase else message,
     )
 
 
-def reason_of(way: Exit, state: State) -> str:
-    """One CamelCase word for the record: what a phase was left for, kept while a failure is being undone."""
-    if way.to in {Phase.ROLLING_BACK, Phase.FAILED}:
-        return f"{state.phase}Failed"
-    if way.to in {Phase.RELEASING, Phase.ROLLED_BACK} and state.reason.endswith("Failed"):
-        return state.reason
-    return ""
-
-
-def why_late(way: Exit, state: State, world: World) -> str:
-    """The exit's note, and where a node fails, what is really there."""
-    failure_goes_on = state.reason.endswith("Failed") and way.to in {Phase.RELEASING, Phase.ROLLED_BACK}
-    if failure_goes_on:
-        return state.message
+def _why(way: Exit, state: State, world: World) -> tuple[str, str]:
+    """One CamelCase word and one sentence for the record. The cause of a failure is kept until it has been undone or has grown worse."""
+    undoing = state.phase in {Phase.ROLLING_BACK, Phase.RELEASING, Phase.FAILED} and bool(state.reason)
+    if undoing and way.to in {Phase.ROLLING_BACK, Phase.RELEASING, Phase.ROLLED_BACK}:
+        return state.reason, state.message
     if way.to not in {Phase.ROLLING_BACK, Phase.FAILED}:
-        return way.note
+        return "", way.note
     seen = world.observed
     facts = [
         "" if seen.ready else "its driver pod is not ready",
         seen.pool.problem,
         difference(seen.pool, expected_pool(state)),
     ]
-    return f"{way.note}: " + "; ".join(f for f in facts if f) if any(facts) else way.note
+    found = "; ".join(fact for fact in facts if fact)
+    return f"{state.phase}Failed", f"{way.note}: {found}" if found else way.note
