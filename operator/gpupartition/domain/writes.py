@@ -105,7 +105,8 @@ def _apply(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[E
     if not step_used(state, world) and too_late:
         cancel = subject.backend.cancel(subject.driver, subject.facts, state.step)
         return (cancel,) if cancel else ()
-    return _assign(state, world, subject, state.target)
+    # A rule that somebody deletes after the assignment is put back: the driver is at work on this node.
+    return _quiesce(state, world, subject) or _assign(state, world, subject, state.target)
 
 
 def _roll_back(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[Effect]:
