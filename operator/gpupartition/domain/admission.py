@@ -87,7 +87,8 @@ def admit(
     granted = {grant.node for grant in ledger}
     down = {n.node for n in nodes if n.in_flight or n.node in granted or (not n.ready and not n.ignored)}
     everybody = down | granted | set(others)
-    beginning = {n.node for n in nodes if n.towards and (n.in_flight or n.node in granted)}
+    # Whoever has a grant goes to what is wanted now, whatever its record says yet.
+    beginning = {n.node for n in nodes if n.in_flight or n.node in granted}
     reached = sum(n.at_target and n.node not in beginning for n in nodes) + len(beginning)
     waiting = [n for n in nodes if not n.at_target and n.node not in down and n.startable]
     free = sorted((n for n in waiting if not n.blocked and n.ready), key=_order)
@@ -100,7 +101,15 @@ def admit(
     chosen = tuple(n.node for n in free[: max(0, min(slots.values()))])
     left = len(waiting) - len(chosen)
     return Admission(
-        nodes=chosen, **_gate(slots, left=left, free=len(free) - len(chosen), down=down, everybody=everybody)
+        nodes=chosen,
+        **_gate(
+            slots,
+            left=left,
+            free=len(free) - len(chosen),
+            blocked=sum(n.blocked for n in waiting),
+            down=down,
+            everybody=everybody,
+        ),
     )
 
 
@@ -122,7 +131,9 @@ def _shut(nodes: Sequence[Standing], rules: Rules) -> Admission | None:
     return None
 
 
-def _gate(slots: dict[str, int], *, left: int, free: int, down: set[str], everybody: set[str]) -> dict[str, str]:
+def _gate(
+    slots: dict[str, int], *, left: int, free: int, blocked: int, down: set[str], everybody: set[str]
+) -> dict[str, str]:
     if not left:
         return {"reason": "RollingOut", "message": ""} if down else {"reason": "", "message": ""}
     if slots["LimitReached"] <= 0:
@@ -130,8 +141,10 @@ def _gate(slots: dict[str, int], *, left: int, free: int, down: set[str], everyb
             "reason": "LimitReached",
             "message": f"spec.rollout.limit is reached; {left} nodes wait for it to be raised",
         }
+    if not free and not down and blocked:
+        return {"reason": "WaitingForHolders", "message": f"{blocked} nodes wait until their devices are free"}
     if not free and not down:
-        return {"reason": "WaitingForHolders", "message": f"{left} nodes wait until their devices are free"}
+        return {"reason": "RollingOut", "message": f"{left} nodes are not Ready"}
     elsewhere = sorted(everybody - down)
     if slots["BudgetExhausted"] <= 0 and slots["RollingOut"] > 0 and elsewhere:
         names = ", ".join(elsewhere[:5])
