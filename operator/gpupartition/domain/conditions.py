@@ -137,7 +137,7 @@ def count(rollout: Rollout) -> NodeCounts:
         blocked=sum(n.holders > 0 and n.phase in {Phase.PENDING, Phase.DRAINING} and not n.at_target for n in nodes),
         failed=sum(n.halted for n in nodes),
         skipped=sum(n.phase is Phase.SKIPPED for n in nodes),
-        unavailable=sum(n.in_flight or not n.ready for n in nodes),
+        unavailable=sum(n.in_flight or n.node in rollout.granted or not (n.ready or n.ignored) for n in nodes),
         would_change=rollout.would_change,
     )
 
@@ -196,7 +196,8 @@ def summarise(
         say("Reconciling", said.reconciling or None, said.reason, said.message),
         say("Stalled", said.stalled or None, said.reason, said.message),
     ]
-    accepted_at = before.accepted_at or (now if said.accepted else None)
+    newly = before.accepted_at is None or before.observed_generation != generation
+    accepted_at = now if said.accepted and newly else before.accepted_at
     return PolicyStatus(
         observed_generation=generation,
         accepted_at=accepted_at,
