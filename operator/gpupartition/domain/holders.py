@@ -33,14 +33,16 @@ class Holder:
 def holders(claims: Iterable[Mapping[str, Any]], *, node: str, driver: str, pool: str) -> tuple[Holder, ...]:
     """Every allocated device of this pool: shared and admin-access ones too, and claims that no pod has reserved (yet).
 
-    Not only pods reserve claims (`status.reservedFor` may name pod groups), so a claim without a pod is a holder like any other.
+    Not only pods reserve claims (`status.reservedFor` may name pod groups), and a claim may be allocated before anybody reserved it: a claim
+    without a pod is a holder like any other.
     """
     found: list[Holder] = []
     for claim in claims:
         status = claim.get("status", {})
         results = status.get("allocation", {}).get("devices", {}).get("results", ())
         namespace, name = claim["metadata"].get("namespace", ""), claim["metadata"]["name"]
-        pods = tuple(sorted(f"{namespace}/{r['name']}" for r in status.get("reservedFor", ())))
+        reserved = (r["name"] for r in status.get("reservedFor", ()) if r.get("resource") == "pods")
+        pods = tuple(sorted(f"{namespace}/{pod}" for pod in reserved))
         found += [
             Holder(
                 node=node,

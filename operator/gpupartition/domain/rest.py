@@ -90,6 +90,7 @@ def _wait(state: State, world: World) -> Step | None:
     update: dict[str, Any] = {}
     if new_target:
         update["target"] = wanted.assigned(world.revision).model_copy(update={"since": world.now})
+        update["attempts"] = 0
     phase, reason, message = _waiting_as(state, world, new_target=new_target)
     blockers = blockers_of(state, world) if phase is Phase.PENDING else []
     if phase is not state.phase:
