@@ -340,12 +340,16 @@ def test_what_is_there_already_is_not_written_again() -> None:
     assert kinds(list(server.assign(wanted, "s2"))) == ["PutSlice", "PutSlice"], "another step is always written"
 
 
-def test_slices_that_are_left_over_go_last() -> None:
+def test_slices_that_are_left_over_go_last_and_until_then_the_node_is_not_ready() -> None:
     server = Server(driver({**H100, "count": 12}))
     list(server.assign(config(equal(5), of=server.driver).assigned(), "s1"))
-    effects = list(server.assign(config(layout(), of=server.driver).assigned(), "s2"))
-    assert kinds(effects) == ["PutSlice"] * 3 + ["DeleteSlice"]
-    assert server.observe().ready
+    rewriting = server.assign(config(layout(), of=server.driver).assigned(), "s2")
+    assert [(*kinds([effect]), server.observe().ready) for effect in rewriting] == [
+        ("PutSlice", False),
+        ("PutSlice", False),
+        ("PutSlice", False),
+        ("DeleteSlice", True),
+    ]
 
 
 def test_going_back_to_nothing_leaves_an_empty_anchor_that_keeps_the_step() -> None:
