@@ -27,7 +27,7 @@ from gpupartition.kube import (
     ApiError,
     Kind,
 )
-from gpupartition.names import API_VERSION, FULL_NODE_NAME
+from gpupartition.names import API_VERSION, FULL_NODE_NAME, OPERATOR_NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -78,6 +78,39 @@ async def asks(program: Program, path: str) -> str:
         raise AssertionError(str(error)) from error
 
 
+def writes(cluster: Cluster, *, since: int = 0) -> list[str]:
+    """All that operators wrote, leaving out the first `since`: "patch nodes/n1", "update gpupartitionpolicies/inference/status"."""
+    mutating = {"create", "update", "patch", "delete", "deletecollection"}
+    account = f"system:serviceaccount:{OPERATOR_NAMESPACE}:"
+    found = []
+    for each in cluster.audit(user=account):
+        if each["verb"] in mutating and "dryRun=" not in each["requestURI"]:
+            about = each["objectRef"]
+            path = [about["resource"], about.get("name", ""), about.get("subresource", "")]
+            found.append(f"{each['verb']} {'/'.join(part for part in path if part)}")
+    return found[since:]
+
+
+async def turns(program: Program, loop: str = "policy") -> float:
+    """How often an operator has looked at a policy (or a node) since it was started."""
+    page = await asks(program, "/metrics")
+    found = re.search(rf'^gpupartition_turn_seconds_count{{loop="{loop}"}} (\S+)$', page, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+async def looks_again(program: Program, *, times: int = 5) -> None:
+    """Wait until an operator has looked at its policies so many times more: what it has not done by then, it does not do.
+
+    Quick only with an operator that looks often by itself: `operator(cluster, resync=0.3)`.
+    """
+    before = await turns(program)
+
+    async def again() -> bool:
+        return await turns(program) >= before + times
+
+    await eventually(again)
+
+
 # ── what users write ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -110,6 +143,37 @@ async def _grant_namespace(cluster: Cluster, namespace: str) -> None:
     for body in bodies:
         body["metadata"]["namespace"] = namespace
     await cluster.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(bodies))
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Some nodes with an example driver of their own, whose base publishes whole GPUs, and its GpuPartitionDriver."""
+
+    base: BaseDriver
+    driver: str
+    """Name of the GpuPartitionDriver; its nodes carry `pool: <this>`."""
+    nodes: list[str]
+    user: str
+    """A namespace for those who use the GPUs."""
+
+
+async def site(
+    cluster: Cluster, nodes: int, *, max_unavailable: int | str = "100%", env: Mapping[str, str] | None = None
+) -> Site:
+    """Furnish so many nodes, and wait until each has published its 8 GPUs (as the base's `env` says)."""
+    base = await cluster.example_driver(env=env)
+    names = await cluster.nodes(nodes, pool=base.pool)
+    name = await driver(cluster, base, max_unavailable=max_unavailable)
+    user = await cluster.namespace("user")
+    parts = int((env or {}).get("GPU_PARTITIONS", 0))
+    for node in names:
+        await cluster.published(devices(parts), node=node, driver=base.driver)
+    return Site(base, name, names, user)
+
+
+def devices(parts: int) -> int:
+    """How many devices a node with 8 GPUs publishes; 0 parts: in one piece."""
+    return 8 * (parts + 1)
 
 
 def whole(**more: Any) -> Object:
