@@ -171,7 +171,7 @@ class Client:
         path = kind.path(meta.get("namespace"), meta["name"], subresource)
         return await self._write(_Request(method="PUT", what=what, path=path, body=body))
 
-    async def patch(  # noqa: PLR0913 - the API's own questions
+    async def patch(
         self,
         kind: Kind,
         name: str,
@@ -189,7 +189,7 @@ class Client:
             _Request(method="PATCH", what=what, path=path, query=_dry(dry_run), body=patch, content=content)
         )
 
-    async def apply(  # noqa: PLR0913 - the API's own questions
+    async def apply(
         self,
         kind: Kind,
         body: Object,
@@ -206,7 +206,7 @@ class Client:
         query = {"fieldManager": field_manager, "force": str(force).lower()} | _dry(dry_run)
         return await self._write(_Request(method="PATCH", what=what, path=path, query=query, body=body, content=_APPLY))
 
-    async def delete(  # noqa: PLR0913 - the API's own questions
+    async def delete(
         self,
         kind: Kind,
         name: str,
@@ -271,7 +271,7 @@ class Client:
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:  # ValueError: a line cut in the middle
             raise _no_answer(what, error) from error
 
-    async def raw(self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: object = None) -> Any:  # noqa: ANN401 - whatever is there
+    async def raw(self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: object = None) -> Any:
         """Ask for any path (``/version``, ``/readyz``, …); JSON comes parsed, all else as text."""
         ask = _Request(method=method, what=f"{method} {path}", path=path, query=query or {}, body=body)
         return await (self._read(ask) if method == "GET" else self._write(ask))

@@ -48,7 +48,7 @@ class Reflector(Generic[T]):
     this node" does not mean looking at everything.
     """
 
-    def __init__(  # noqa: PLR0913 - what to copy, what to keep, whom to tell
+    def __init__(
         self,
         client: Client,
         kind: Kind,
