@@ -40,7 +40,7 @@ lint: $(STAMP)  ## style, types, and who may import whom
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-cache | tail -n +10
+	@$(BIN)/lint-imports --no-cache --no-logo
 
 format: $(STAMP)  ## put the code into shape
 	@$(BIN)/ruff format .

@@ -76,7 +76,8 @@ class Summary:
             revision=revision([i.wanted.fingerprint for i in scope.intents.values() if i.wanted]),
             capacity=self._capacity(scope),
         )
-        if _is_ready(status) and not _is_ready(policy.status) and not await self._really(scope):
+        said_before = _is_ready(policy.status) and policy.status.observed_generation == policy.generation
+        if _is_ready(status) and not said_before and not await self._really(scope):
             return SOON
         _measure(scope, ledger)
         return await self._write(scope.body, policy, status)
