@@ -19,7 +19,12 @@ def begin_step(state: State, world: World) -> State:
 
 def begin_undoing(state: State, world: World) -> State:
     """A fresh step, and whatever was asked until now is answered: only another value asks to try again."""
-    return begin_step(state, world).model_copy(update={"retry": world.retry})
+    return answered(begin_step(state, world), world)
+
+
+def answered(state: State, world: World) -> State:
+    """It has failed, whatever was asked: only another value asks to try again."""
+    return state.model_copy(update={"retry": world.retry})
 
 
 def retarget(state: State, world: World) -> State:

@@ -20,6 +20,7 @@ from typing import Final
 from gpupartition.api.v1alpha1 import DrainMode, Phase
 from gpupartition.domain.changes import (
     Change,
+    answered,
     begin_step,
     begin_undoing,
     give_up,
@@ -185,12 +186,13 @@ PHASES: Final[dict[Phase, Row]] = {
             ),
         ),
         lambda _, world: world.limits.applying + world.limits.verifying,
-        (Exit(always, Phase.FAILED, "the former layout did not come back in time"),),
+        (Exit(always, Phase.FAILED, "the former layout did not come back in time", answered),),
     ),
     Phase.FAILED: Row(
         (
             _GONE,
-            Exit(retried, Phase.ROLLING_BACK, "somebody asked to try again", begin_undoing),
+            # What was asked stays open: once the node is back, the same request has it try the target again.
+            Exit(retried, Phase.ROLLING_BACK, "somebody asked to try again", begin_step),
             Exit(unwanted, Phase.ROLLING_BACK, "the policy no longer wants this node", begin_step),
             Exit(superseded, Phase.DRAINING, "the policy wants another layout", retarget_dirty),
         ),
@@ -200,12 +202,16 @@ PHASES: Final[dict[Phase, Row]] = {
 
 
 def advance(state: State, world: World) -> Step | None:
-    """The next state of a node in flight, or None while it stays as it is. Success beats lateness: never undo what has just worked."""
+    """The next state of a node in flight, or None while it stays as it is."""
+    way = way_out(state, world)
+    return None if way is None else _take(way, state, world)
+
+
+def way_out(state: State, world: World) -> Exit | None:
+    """The exit that is taken now. Success beats lateness: never undo what has just worked."""
     row = PHASES[state.phase]
     late = row.limit is not None and state.since is not None and world.now - state.since >= row.limit(state, world)
-    ways = (*row.exits, *row.late) if late else row.exits
-    way = next((way for way in ways if way.when(state, world)), None)
-    return None if way is None else _take(way, state, world)
+    return next((way for way in (*row.exits, *(row.late if late else ())) if way.when(state, world)), None)
 
 
 def _take(way: Exit, state: State, world: World) -> Step:
