@@ -106,21 +106,26 @@ def _due(which: str) -> Guard:
 
 def _give_up(note: str) -> tuple[Exit, ...]:
     """Hardware of which nothing is verified must not be let go by giving up."""
-    return Exit(_dirty(always), Phase.FAILED, note), Exit(always, Phase.ABORTING, note, give_up)
+    return (
+        Exit(_dirty(always), Phase.FAILED, f"{note}, and its hardware is unverified"),
+        Exit(always, Phase.ABORTING, note, give_up),
+    )
 
 
 _GONE: Final = Exit(gone, Phase.ABORTING, "the node is gone", give_up)
-_UNWANTED: Final = (
+_POINTLESS: Final = (
     Exit(_clean(unwanted), Phase.ABORTING, "the policy no longer wants this node", give_up),
-    Exit(_dirty(unwanted), Phase.FAILED, "the policy no longer wants this node, whose hardware is unverified"),
     Exit(_clean(superseded_by_what_is_there), Phase.ABORTING, "the node has had the new target all along", give_up),
+)
+_STUCK: Final = Exit(
+    _dirty(unwanted), Phase.FAILED, "the policy no longer wants this node, and its hardware is unverified"
 )
 
 PHASES: Final[dict[Phase, Row]] = {
     Phase.ADMITTED: Row(
         (
             _GONE,
-            *_UNWANTED,
+            *_POINTLESS,
             Exit(superseded, Phase.ADMITTED, "the policy wants another layout", retarget),
             Exit(config_there, Phase.QUIESCING, "the way back is on record and the config is in place"),
         ),
@@ -130,7 +135,8 @@ PHASES: Final[dict[Phase, Row]] = {
     Phase.QUIESCING: Row(
         (
             _GONE,
-            *_UNWANTED,
+            *_POINTLESS,
+            _STUCK,
             Exit(superseded, Phase.QUIESCING, "the policy wants another layout", retarget),
             Exit(settled, Phase.DRAINING, "no new claim is allocated here"),
         ),
@@ -140,7 +146,8 @@ PHASES: Final[dict[Phase, Row]] = {
     Phase.DRAINING: Row(
         (
             _GONE,
-            *_UNWANTED,
+            *_POINTLESS,
+            _STUCK,
             Exit(superseded, Phase.DRAINING, "the policy wants another layout", retarget),
             Exit(_not(quiesced), Phase.QUIESCING, "the quiesce was taken away"),
             Exit(drained, Phase.APPLYING, "no holder is left", begin_step),
