@@ -1,0 +1,543 @@
+"""One node's way: every exit of every phase, and the rules that the table as a whole must keep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+
+import pytest
+from tests.unit.worlds import (
+    FORMER_STEP,
+    FRESH,
+    HALVES,
+    HALVES_RESTARTED,
+    LIMITS,
+    LONG,
+    NEVER,
+    QUARTERS,
+    STEP,
+    T0,
+    TOKEN,
+    WHOLE,
+    WHOLE_UPGRADED,
+    cut,
+    holder,
+    quiesce,
+    record,
+    seen,
+    world,
+)
+
+from gpupartition.api.v1alpha1 import DrainMode, NodeStateStatus, Phase, Restart
+from gpupartition.domain.lifecycle import PHASES, advance, way_out
+from gpupartition.domain.pool import Pool
+from gpupartition.domain.rest import rest
+from gpupartition.domain.world import AT_REST, QUIESCED, Limits, World
+
+Case = tuple[NodeStateStatus, World]
+SECOND: Final = timedelta(seconds=1)
+IN_FLIGHT: Final = tuple(PHASES)
+
+
+def same_assignment(phase: Phase, **more: Any) -> NodeStateStatus:
+    """On the way to another config by the same value: only the driver's pod can pick it up."""
+    return record(phase, target=HALVES_RESTARTED, previous=HALVES, **more)
+
+
+def gone(phase: Phase) -> Case:
+    return record(phase), world(there=False)
+
+
+GONE: Final = "the node is gone"
+UNWANTED: Final = "the policy no longer wants this node"
+UNVERIFIED: Final = ", and its hardware is unverified"
+ALL_ALONG: Final = "the node has had the new target all along"
+SUPERSEDED: Final = "the policy wants another layout"
+ANEW: Final = "the driver's pod has to start anew"
+SLOW_QUIESCE: Final = "the quiesce was not confirmed in time"
+SLOW_HOLDERS: Final = "holders did not end in time"
+
+CASES: Final[Mapping[tuple[Phase, str], Case]] = {
+    (Phase.ADMITTED, GONE): gone(Phase.ADMITTED),
+    (Phase.ADMITTED, UNWANTED): (record(Phase.ADMITTED), world(wanted=None)),
+    (Phase.ADMITTED, ALL_ALONG): (record(Phase.ADMITTED), world(wanted=WHOLE)),
+    (Phase.ADMITTED, SUPERSEDED): (record(Phase.ADMITTED), world(wanted=QUARTERS)),
+    (Phase.ADMITTED, "the way back is on record and the config is in place"): (record(Phase.ADMITTED), world()),
+    (Phase.ADMITTED, "the config could not be put in place in time"): (
+        record(Phase.ADMITTED),
+        world(after=LIMITS.admitted, configs=False),
+    ),
+    (Phase.QUIESCING, GONE): gone(Phase.QUIESCING),
+    (Phase.QUIESCING, UNWANTED): (record(Phase.QUIESCING), world(wanted=None)),
+    (Phase.QUIESCING, ALL_ALONG): (record(Phase.QUIESCING), world(wanted=WHOLE)),
+    (Phase.QUIESCING, UNWANTED + UNVERIFIED): (record(Phase.QUIESCING, dirty=True), world(wanted=None)),
+    (Phase.QUIESCING, SUPERSEDED): (record(Phase.QUIESCING), world(wanted=QUARTERS)),
+    (Phase.QUIESCING, "no new claim is allocated here"): (
+        record(Phase.QUIESCING),
+        world(rule=quiesce(watched=LIMITS.settle)),
+    ),
+    (Phase.QUIESCING, SLOW_QUIESCE): (record(Phase.QUIESCING), world(after=LIMITS.quiescing)),
+    (Phase.QUIESCING, SLOW_QUIESCE + UNVERIFIED): (
+        record(Phase.QUIESCING, dirty=True),
+        world(after=LIMITS.quiescing),
+    ),
+    (Phase.DRAINING, GONE): gone(Phase.DRAINING),
+    (Phase.DRAINING, UNWANTED): (record(Phase.DRAINING), world(wanted=None, rule=quiesce())),
+    (Phase.DRAINING, ALL_ALONG): (record(Phase.DRAINING), world(wanted=WHOLE, rule=quiesce())),
+    (Phase.DRAINING, UNWANTED + UNVERIFIED): (record(Phase.DRAINING, dirty=True), world(wanted=None, rule=quiesce())),
+    (Phase.DRAINING, SUPERSEDED): (record(Phase.DRAINING), world(wanted=QUARTERS, rule=quiesce())),
+    (Phase.DRAINING, "the quiesce was taken away"): (record(Phase.DRAINING), world(rule=None)),
+    (Phase.DRAINING, "no holder is left"): (
+        record(Phase.DRAINING),
+        world(rule=quiesce(), idle=LIMITS.idle_gap),
+    ),
+    (Phase.DRAINING, SLOW_HOLDERS): (
+        record(Phase.DRAINING),
+        world(after=LIMITS.draining_when_idle, rule=quiesce(), holders=[holder()]),
+    ),
+    (Phase.DRAINING, SLOW_HOLDERS + UNVERIFIED): (
+        record(Phase.DRAINING, dirty=True),
+        world(after=LIMITS.draining_when_idle, rule=quiesce(), holders=[holder()]),
+    ),
+    (Phase.APPLYING, GONE): gone(Phase.APPLYING),
+    (Phase.APPLYING, "a claim was allocated at the last moment"): (
+        record(Phase.APPLYING),
+        world(observed=seen(WHOLE, step=STEP), rule=quiesce(), holders=[holder()]),
+    ),
+    (Phase.APPLYING, "a claim slipped past the quiesce"): (
+        record(Phase.APPLYING),
+        world(observed=seen(HALVES, step=STEP), rule=quiesce(), holders=[holder()]),
+    ),
+    (Phase.APPLYING, ANEW): (
+        same_assignment(Phase.APPLYING),
+        world(wanted=HALVES_RESTARTED, observed=seen(HALVES, step=STEP)),
+    ),
+    (Phase.APPLYING, "the driver runs with the new config"): (
+        record(Phase.APPLYING),
+        world(observed=seen(HALVES, step=STEP)),
+    ),
+    (Phase.APPLYING, "the driver did not take the new config in time"): (
+        record(Phase.APPLYING),
+        world(after=LIMITS.applying, observed=seen(HALVES, step=STEP, ready=False)),
+    ),
+    (Phase.VERIFYING, GONE): gone(Phase.VERIFYING),
+    (Phase.VERIFYING, "the policy wants another layout by now"): (
+        record(Phase.VERIFYING),
+        world(wanted=QUARTERS, observed=seen(HALVES, step=STEP), matched=LIMITS.min_ready),
+    ),
+    (Phase.VERIFYING, "the node publishes exactly what is wanted"): (
+        record(Phase.VERIFYING),
+        world(observed=seen(HALVES, step=STEP), matched=LIMITS.min_ready),
+    ),
+    (Phase.VERIFYING, "the node does not publish what is wanted"): (
+        record(Phase.VERIFYING),
+        world(after=LIMITS.verifying, observed=seen(HALVES, step=STEP, pool=cut(4))),
+    ),
+    (Phase.RELEASING, "back on its former layout"): (record(Phase.RELEASING, outcome=Phase.ROLLED_BACK), world()),
+    (Phase.RELEASING, "open for claims with the new layout"): (
+        record(Phase.RELEASING),
+        world(observed=seen(HALVES, step=STEP)),
+    ),
+    (Phase.ROLLING_BACK, GONE): gone(Phase.ROLLING_BACK),
+    (Phase.ROLLING_BACK, ANEW): (
+        same_assignment(Phase.ROLLING_BACK),
+        world(wanted=HALVES_RESTARTED, observed=seen(HALVES_RESTARTED, step=STEP)),
+    ),
+    (Phase.ROLLING_BACK, "the node publishes its former layout again"): (
+        record(Phase.ROLLING_BACK),
+        world(observed=seen(WHOLE, step=STEP)),
+    ),
+    (Phase.ROLLING_BACK, "the former layout did not come back in time"): (
+        record(Phase.ROLLING_BACK),
+        world(after=LIMITS.applying + LIMITS.verifying, observed=seen(HALVES, step=STEP)),
+    ),
+    (Phase.FAILED, GONE): gone(Phase.FAILED),
+    (Phase.FAILED, "somebody asked to try again"): (record(Phase.FAILED, retry="monday"), world(retry="tuesday")),
+    (Phase.FAILED, UNWANTED): (record(Phase.FAILED), world(wanted=None)),
+    (Phase.FAILED, SUPERSEDED): (record(Phase.FAILED), world(wanted=QUARTERS)),
+    (Phase.ABORTING, "open for claims again, unchanged"): (record(Phase.ABORTING), world()),
+}
+EXITS: Final = {(phase, way.note): way for phase, row in PHASES.items() for way in (*row.exits, *row.late)}
+
+
+def must(state: NodeStateStatus, turn: World) -> NodeStateStatus:
+    """The record after this turn, which has to change it."""
+    step = advance(state, turn) if state.phase not in AT_REST else rest(state, turn)
+    assert step is not None, f"nothing happens in {state.phase}"
+    return step.state
+
+
+# ------------------------------------------------------------------------------------------------------------------ the table
+
+
+def test_every_exit_has_a_case() -> None:
+    assert len(EXITS) == sum(len(row.exits) + len(row.late) for row in PHASES.values()), (
+        "two exits of a phase look alike"
+    )
+    assert set(CASES) == set(EXITS), "each exit needs a case here that takes it, and only those that exist"
+
+
+@pytest.mark.parametrize(("phase", "note"), CASES)
+def test_the_case_takes_its_exit(phase: Phase, note: str) -> None:
+    state, turn = CASES[phase, note]
+    assert state.phase is phase
+    assert way_out(state, turn) is EXITS[phase, note]
+    assert must(state, turn).phase is EXITS[phase, note].to
+
+
+def test_each_phase_has_a_row_can_be_reached_has_a_way_out_and_a_limit_or_a_reason_to_wait_for_ever() -> None:
+    for_ever = {
+        Phase.RELEASING: "deleting the rule is retried until it works",
+        Phase.ABORTING: "deleting the rule is retried until it works",
+        Phase.FAILED: "what is unverified stays closed until somebody says what to do",
+    }
+    assert set(PHASES) | AT_REST == set(Phase)
+    assert not set(PHASES) & AT_REST
+    reached = {way.to for way in EXITS.values()} | {Phase.ADMITTED}  # a grant leads to Admitted
+    assert set(PHASES) <= reached
+    for phase, row in PHASES.items():
+        ways = (*row.exits, *row.late)
+        assert any(way.to is not phase for way in ways), phase
+        assert bool(row.late) == (row.limit is not None), phase
+        assert (row.limit is None) == (phase in for_ever), phase
+
+
+def test_whatever_happens_to_a_node_a_phase_at_rest_can_be_reached() -> None:
+    leads: dict[Phase, set[Phase]] = {p: {w.to for w in (*r.exits, *r.late)} for p, r in PHASES.items()}
+    resting = set(AT_REST)
+    while grown := {p for p in leads if leads[p] & resting} - resting:
+        resting |= grown
+    assert resting >= set(PHASES)
+
+
+def test_a_node_is_quiesced_wherever_its_driver_may_be_at_work() -> None:
+    assert {Phase.APPLYING, Phase.VERIFYING, Phase.ROLLING_BACK, Phase.FAILED} <= QUIESCED
+    assert not QUIESCED & AT_REST
+
+
+@pytest.mark.parametrize("phase", IN_FLIGHT)
+def test_without_news_a_node_stays_where_it_is(phase: Phase) -> None:
+    still = world(observed=seen(WHOLE, ready=False), rule=quiesce(watched=NEVER), configs=False)
+    assert advance(record(phase), still) is None
+
+
+@pytest.mark.parametrize(("phase", "note"), [k for k, w in EXITS.items() if w not in PHASES[k[0]].late])
+def test_success_beats_lateness(phase: Phase, note: str) -> None:
+    state, turn = CASES[phase, note]
+    assert way_out(state, replace(turn, now=turn.now + LONG)) is EXITS[phase, note]
+
+
+@pytest.mark.parametrize(("phase", "note"), [k for k, w in EXITS.items() if w in PHASES[k[0]].late])
+def test_a_limit_is_not_over_a_moment_before(phase: Phase, note: str) -> None:
+    state, turn = CASES[phase, note]
+    assert way_out(state, replace(turn, now=turn.now - timedelta(milliseconds=1))) is None
+
+
+def test_the_clock_of_a_phase_goes_on_over_a_restart_of_the_driver_and_begins_anew_with_the_next_phase() -> None:
+    state, turn = CASES[Phase.APPLYING, ANEW]
+    assert must(state, turn).since == T0
+    state, turn = CASES[Phase.APPLYING, "the driver runs with the new config"]
+    assert must(state, turn).since == turn.now
+
+
+def test_waiting_for_holders_may_take_longer_where_the_policy_waits() -> None:
+    turn = world(after=LIMITS.draining_when_idle, rule=quiesce(), holders=[holder()], drain=DrainMode.WAIT)
+    assert advance(record(Phase.DRAINING), turn) is None
+    assert must(record(Phase.DRAINING), replace(turn, now=T0 + LIMITS.draining_wait)).phase is Phase.ABORTING
+
+
+def test_limits_can_be_set() -> None:
+    short = Limits(applying=SECOND)
+    assert must(record(Phase.APPLYING), world(limits=short)).phase is Phase.ROLLING_BACK
+
+
+# ------------------------------------------------------------------------------------------------------------ quiesce, drain
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [None, quiesce(active=False), quiesce(proven=False), quiesce(watched=LIMITS.settle - SECOND)],
+    ids=["absent", "inert", "unanswered", "not settled"],
+)
+def test_draining_does_not_begin_before_the_taint_is_seen_by_everybody(rule: Any) -> None:
+    assert advance(record(Phase.QUIESCING), world(rule=rule)) is None
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        world(rule=quiesce(), holders=[holder()]),
+        world(rule=quiesce(), idle=LIMITS.idle_gap - SECOND),
+        world(rule=quiesce(), idle=LONG, configs=False),
+        world(rule=quiesce(watched=NEVER), idle=LONG),
+    ],
+    ids=["held", "one empty list", "config missing", "rule only just put back"],
+)
+def test_applying_does_not_begin_before(turn: World) -> None:
+    assert advance(record(Phase.DRAINING), turn) is None
+
+
+def test_a_config_that_was_last_touched_before_the_record_named_it_may_be_being_collected() -> None:
+    turn = world(rule=quiesce(), idle=LONG)
+    assert advance(record(Phase.DRAINING), replace(turn, config_touched=T0 - SECOND)) is None
+
+
+# ------------------------------------------------------------------------------------------------------- gone, unwanted, refused
+
+
+@pytest.mark.parametrize("phase", set(IN_FLIGHT) - {Phase.RELEASING, Phase.ABORTING})
+def test_when_the_node_is_gone_only_what_is_ours_is_undone(phase: Phase) -> None:
+    for dirty in (False, True):
+        after = must(record(phase, dirty=dirty), world(there=False, rule=quiesce()))
+        assert (after.phase, after.token, after.step) == (Phase.ABORTING, TOKEN, record(phase).step)
+
+
+@pytest.mark.parametrize("phase", [Phase.APPLYING, Phase.VERIFYING, Phase.ROLLING_BACK])
+def test_a_hardware_step_is_finished_even_when_nobody_wants_it_any_more(phase: Phase) -> None:
+    assert advance(record(phase), world(wanted=None, rule=quiesce())) is None
+
+
+def test_a_node_that_is_verified_when_nobody_wants_it_any_more_is_released_as_it_is() -> None:
+    turn = world(wanted=None, observed=seen(HALVES, step=STEP), matched=LONG)
+    assert must(record(Phase.VERIFYING), turn).phase is Phase.RELEASING
+
+
+@pytest.mark.parametrize("phase", IN_FLIGHT)
+def test_a_policy_that_was_refused_stops_nobody_on_the_way_to_what_was_accepted(phase: Phase) -> None:
+    turn = world(
+        wanted=None, refused=True, observed=seen(WHOLE, ready=False), rule=quiesce(watched=NEVER), configs=False
+    )
+    assert advance(record(phase), turn) is None
+
+
+def test_a_failed_node_that_nobody_wants_any_more_is_rolled_back_first() -> None:
+    after = must(record(Phase.FAILED), world(wanted=None))
+    assert (after.phase, after.step) == (Phase.ROLLING_BACK, FRESH)
+
+
+# ------------------------------------------------------------------------------------------------------------------ new target
+
+
+@pytest.mark.parametrize("phase", [Phase.ADMITTED, Phase.QUIESCING, Phase.DRAINING])
+def test_before_applying_a_new_target_replaces_the_old_one_in_place(phase: Phase) -> None:
+    turn = world(wanted=QUARTERS, rule=quiesce())
+    after = must(record(phase), turn)
+    assert (after.phase, after.since) == (phase, turn.now)
+    assert after.target == QUARTERS.assigned("rev").model_copy(update={"since": turn.now})
+    assert after.previous == WHOLE.assigned(), "the way back stays the one from before the first touch"
+
+
+@pytest.mark.parametrize("phase", [Phase.APPLYING, Phase.RELEASING, Phase.ROLLING_BACK, Phase.ABORTING])
+def test_in_these_phases_a_new_target_has_to_wait(phase: Phase) -> None:
+    turn = world(wanted=QUARTERS, observed=seen(WHOLE, ready=False), rule=quiesce())
+    assert advance(record(phase), turn) is None
+
+
+def test_a_superseded_target_never_reaches_releasing() -> None:
+    for matched in (NEVER, LIMITS.min_ready, LONG):
+        for pool in (HALVES.pool, cut(4)):
+            turn = world(wanted=QUARTERS, observed=seen(HALVES, step=STEP, pool=pool), matched=matched)
+            step = advance(record(Phase.VERIFYING), turn)
+            assert step is None or step.state.phase is not Phase.RELEASING
+
+
+def test_hardware_that_is_not_verified_is_not_left_for_a_new_target() -> None:
+    wrong = world(wanted=QUARTERS, observed=seen(HALVES, step=STEP, pool=cut(8)), matched=NEVER)
+    assert advance(record(Phase.VERIFYING), wrong) is None
+    assert must(record(Phase.VERIFYING), replace(wrong, now=T0 + LIMITS.verifying)).phase is Phase.ROLLING_BACK
+
+
+def test_a_node_that_was_released_with_a_superseded_target_waits_for_its_next_turn() -> None:
+    after = must(record(Phase.UP_TO_DATE, token=""), world(wanted=QUARTERS, observed=seen(HALVES)))
+    assert (after.phase, after.target and after.target.fingerprint) == (Phase.PENDING, "quarters")
+
+
+# ------------------------------------------------------------------------------------------------------------------------ dirty
+
+
+def test_a_new_target_after_a_failure_starts_from_hardware_of_which_nothing_is_verified() -> None:
+    after = must(record(Phase.FAILED), world(wanted=QUARTERS))
+    assert after.phase is Phase.DRAINING
+    assert after.dirty
+
+
+@pytest.mark.parametrize("phase", IN_FLIGHT)
+def test_dirty_hardware_is_never_let_go_by_giving_up(phase: Phase) -> None:
+    state = record(phase, dirty=True)
+    turns = [
+        world(after=after, wanted=wanted, observed=observed, rule=rule, holders=holders)
+        for after in (SECOND, LONG)
+        for wanted in (HALVES, WHOLE, QUARTERS, None)
+        for observed in (seen(WHOLE), seen(HALVES, step=STEP), seen(WHOLE, step=STEP, ready=False))
+        for rule in (quiesce(), quiesce(active=False))
+        for holders in ((), [holder()])
+    ]
+    ways = [way for turn in turns if (way := way_out(state, turn))]
+    assert all(way.to not in {Phase.ABORTING, Phase.UP_TO_DATE} for way in ways)
+
+
+def test_dirty_ends_where_something_is_verified() -> None:
+    for outcome in (Phase.UP_TO_DATE, Phase.ROLLED_BACK):
+        after = must(record(Phase.RELEASING, outcome=outcome, dirty=True), world())
+        assert (after.phase, after.dirty) == (outcome, False)
+
+
+# ------------------------------------------------------------------------------------------------------------------------ steps
+
+
+def test_entering_applying_begins_a_step_that_never_was() -> None:
+    state, turn = CASES[Phase.DRAINING, "no holder is left"]
+    after = must(state, turn)
+    assert (after.step, after.generation) == (FRESH, state.generation + 1)
+
+
+@pytest.mark.parametrize("key", [k for k, way in EXITS.items() if way.to is Phase.ROLLING_BACK is not k[0]], ids=str)
+def test_rolling_back_always_begins_a_step_of_its_own(key: tuple[Phase, str]) -> None:
+    state, turn = CASES[key]
+    after = must(state, turn)
+    assert (after.step, after.generation) == (FRESH, state.generation + 1)
+
+
+@pytest.mark.parametrize("phase", [Phase.APPLYING, Phase.VERIFYING])
+def test_a_layout_that_is_there_counts_only_when_this_step_brought_it(phase: Phase) -> None:
+    assert advance(record(phase), world(observed=seen(HALVES, step=FORMER_STEP), matched=LONG)) is None
+
+
+def test_a_former_layout_that_was_never_left_counts_only_when_this_step_wrote_it() -> None:
+    assert advance(record(Phase.ROLLING_BACK), world(observed=seen(WHOLE, step=FORMER_STEP))) is None
+
+
+def test_applying_returns_to_draining_only_when_its_step_is_used_up() -> None:
+    turn = world(observed=seen(WHOLE, step=FORMER_STEP), rule=quiesce(), holders=[holder()])
+    assert advance(record(Phase.APPLYING), turn) is None, "somebody may still be about to write this step"
+
+
+def test_a_driver_that_was_updated_may_see_its_pods_end_while_it_starts() -> None:
+    state = record(Phase.APPLYING, target=WHOLE_UPGRADED, previous=WHOLE)
+    assert state.change == "Restart"
+    turn = world(
+        wanted=WHOLE_UPGRADED, observed=seen(WHOLE_UPGRADED, step=STEP, ready=False), holders=[holder(terminating=True)]
+    )
+    assert advance(state, turn) is None
+
+
+# --------------------------------------------------------------------------------------------------------------------- restarts
+
+
+def test_the_pod_that_has_to_go_is_on_record_before_it_goes() -> None:
+    state, turn = CASES[Phase.APPLYING, ANEW]
+    assert must(state, turn).restart == Restart(pod_uid="pod-1", step=STEP)
+
+
+@pytest.mark.parametrize(
+    ("restart", "plugin", "done"),
+    [
+        (Restart(pod_uid="pod-1", step=STEP), "pod-2", True),
+        (Restart(pod_uid="pod-1", step=STEP), "pod-1", False),
+        (Restart(pod_uid="pod-0", step=FORMER_STEP), "pod-1", False),
+    ],
+    ids=["another pod runs", "still the same pod", "recorded in an earlier step"],
+)
+def test_only_a_restart_of_this_step_counts(restart: Restart, plugin: str, done: bool) -> None:
+    turn = world(wanted=HALVES_RESTARTED, observed=seen(HALVES_RESTARTED, step=STEP, plugin=plugin))
+    step = advance(same_assignment(Phase.APPLYING, restart=restart), turn)
+    assert (step is not None and step.state.phase is Phase.VERIFYING) == done
+
+
+def test_a_restart_recorded_in_an_earlier_step_is_recorded_anew() -> None:
+    state = same_assignment(Phase.APPLYING, restart=Restart(pod_uid="pod-0", step=FORMER_STEP))
+    turn = world(wanted=HALVES_RESTARTED, observed=seen(HALVES, step=STEP))
+    assert must(state, turn).restart == Restart(pod_uid="pod-1", step=STEP)
+
+
+def test_no_pod_is_marked_to_go_while_somebody_needs_it_to_end() -> None:
+    turn = world(
+        wanted=HALVES_RESTARTED, observed=seen(HALVES, step=STEP), holders=[holder(terminating=True)], rule=quiesce()
+    )
+    assert advance(same_assignment(Phase.APPLYING), turn) is None
+
+
+def test_a_change_of_the_assignment_needs_no_restart_by_us() -> None:
+    after = must(record(Phase.APPLYING), world(observed=seen(HALVES, step=STEP)))
+    assert (after.phase, after.restart) == (Phase.VERIFYING, None)
+
+
+# ---------------------------------------------------------------------------------------------------------- reasons and messages
+
+
+def test_the_cause_of_a_failure_is_kept_until_it_has_been_undone() -> None:
+    late = world(after=LIMITS.verifying, observed=seen(HALVES, step=STEP, pool=cut(4)))
+    state = must(record(Phase.VERIFYING), late)
+    assert state.reason == "VerifyingFailed"
+    assert state.message == (
+        "the node does not publish what is wanted: 2 are there that should be gone, such as gpu-0-part-2"
+    )
+    cause = state.reason, state.message
+    for observed in (seen(WHOLE, step=FRESH), seen(WHOLE)):
+        state = must(state, world(observed=observed))
+        assert (state.reason, state.message) == cause, state.phase
+    assert state.phase is Phase.ROLLED_BACK
+    state = must(state, world(observed=seen(WHOLE)))
+    assert (state.reason, state.message, state.token) == (*cause, "")
+    assert rest(state, world(observed=seen(WHOLE))) is None
+
+
+def test_restarting_the_driver_hides_no_cause() -> None:
+    state, turn = CASES[Phase.ROLLING_BACK, ANEW]
+    after = must(state.model_copy(update={"reason": "ApplyingFailed", "message": "why"}), turn)
+    assert (after.reason, after.message) == ("ApplyingFailed", "why")
+
+
+def test_trying_again_keeps_the_cause_until_there_is_a_new_one() -> None:
+    state, turn = CASES[Phase.FAILED, "somebody asked to try again"]
+    after = must(state.model_copy(update={"reason": "RollingBackFailed", "message": "why"}), turn)
+    assert (after.reason, after.message) == ("RollingBackFailed", "why")
+
+
+def test_a_failure_names_what_is_missing() -> None:
+    late = world(after=LIMITS.applying, observed=seen(HALVES, step=STEP, ready=False, pool=Pool()))
+    assert must(record(Phase.APPLYING), late).message == (
+        "the driver did not take the new config in time: its driver pod is not ready; "
+        "2 of 2 devices are missing, such as gpu-0-part-0"
+    )
+
+
+def test_success_has_a_message_and_no_reason() -> None:
+    state, turn = CASES[Phase.VERIFYING, "the node publishes exactly what is wanted"]
+    after = must(state, turn)
+    assert (after.reason, after.message) == ("", "the node publishes exactly what is wanted")
+
+
+# ------------------------------------------------------------------------------------------------------------------ the outcome
+
+
+def test_a_verified_node_has_its_target_and_a_clean_slate() -> None:
+    state, turn = CASES[Phase.VERIFYING, "the node publishes exactly what is wanted"]
+    state = state.model_copy(update={"attempts": 3})
+    state = must(must(state, replace(turn, quiesce=quiesce())), turn)
+    assert (state.phase, state.current, state.attempts) == (Phase.UP_TO_DATE, state.target, 0)
+    assert (state.previous, state.restart, state.outcome, state.change) == (None, None, None, "None")
+    assert state.token == TOKEN, "the token leaves last"
+    assert state.original == WHOLE.assigned()
+
+
+def test_a_node_that_was_rolled_back_has_its_former_layout_and_remembers_what_it_could_not_get() -> None:
+    state, turn = CASES[Phase.ROLLING_BACK, "the node publishes its former layout again"]
+    state = must(must(state, turn), turn)
+    assert state.phase is Phase.ROLLED_BACK
+    assert state.current == WHOLE.assigned()
+    assert state.target is not None
+    assert state.target.fingerprint == "halves"
+
+
+def test_giving_up_puts_a_node_at_the_end_of_the_queue() -> None:
+    state, turn = CASES[Phase.DRAINING, SLOW_HOLDERS]
+    state = must(must(state, turn), world())
+    assert (state.phase, state.attempts) == (Phase.PENDING, 1)
+
+
+@pytest.mark.parametrize("phase", [Phase.ABORTING, Phase.RELEASING])
+def test_nobody_is_at_rest_before_the_rule_is_gone(phase: Phase) -> None:
+    assert advance(record(phase), world(rule=quiesce(active=False))) is None
