@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -49,16 +50,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def _run(kubeconfig: str | None, context: str | None, settings: Settings) -> int:
     async with Client.connect(kubeconfig, context) as client:
-        running = asyncio.create_task(Operator(client, settings).run(), name="operator")
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, running.cancel)
-        try:
-            await running
-        except* Stopped:
-            log.info("stopped")
-        except* asyncio.CancelledError:
-            log.info("stopped before it had begun")
+
+        def end_when_asked() -> None:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, running.cancel)
+
+        operator = Operator(client, settings, on_start=end_when_asked)
+        running = asyncio.create_task(operator.run(), name="operator")
+        end_when_asked()
+        with contextlib.suppress(asyncio.CancelledError):
+            try:
+                await running
+            except* Stopped:
+                pass
+        log.info("stopped")
     return 0
 
 

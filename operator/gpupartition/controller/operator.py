@@ -40,11 +40,15 @@ class Stopped(Exception):  # noqa: N818  (an ending, not an error)
 
 
 class Operator:
-    """One running operator. Handlers and reflectors only put names on queues; the loops do the rest."""
+    """One running operator. Handlers and reflectors only put names on queues; the loops do the rest.
 
-    def __init__(self, client: Client, settings: Settings) -> None:
+    `on_start` is called when kopf has started: kopf takes SIGTERM and SIGINT for itself, and would give our loops five seconds.
+    """
+
+    def __init__(self, client: Client, settings: Settings, *, on_start: Callable[[], None]) -> None:
         self._client = client
         self._settings = settings
+        self._on_start = on_start
         self._kinds = Kinds(policies={}, drivers={}, on_policy=self._policy_changed, on_driver=self._driver_changed)
         self._nodes: WorkQueue[str] = WorkQueue(longest_retry=60)
         self._policies: WorkQueue[str] = WorkQueue(longest_retry=60)
@@ -172,10 +176,17 @@ class Operator:
             self._nodes.add(record.name)
 
     async def _watch_our_kinds(self) -> None:
-        await kopf.operator(
-            registry=registry(self._client, self._kinds), clusterwide=True, standalone=True, memo=kopf.Memo()
-        )
-        raise Stopped  # kopf takes SIGTERM and SIGINT for itself, and returns
+        started = asyncio.Event()
+        handlers = registry(self._client, self._kinds)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(
+                kopf.operator(
+                    registry=handlers, clusterwide=True, standalone=True, memo=kopf.Memo(), ready_flag=started
+                )
+            )
+            await started.wait()
+            self._on_start()
+        raise Stopped  # it was asked to while kopf had the signals
 
     async def _serve(self) -> None:
         app = web.Application()
