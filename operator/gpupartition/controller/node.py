@@ -17,7 +17,7 @@ from gpupartition.controller.records import NODE_STATES, with_state
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.controller.world import Moved, Reader, Reading
 from gpupartition.domain.effects import Effect, PatchNode
-from gpupartition.domain.lifecycle import advance
+from gpupartition.domain.lifecycle import advance, time_left
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.rest import rest
 from gpupartition.domain.world import AT_REST, Step, World
@@ -191,7 +191,13 @@ def _drift_deadline(reading: Reading) -> timedelta | None:
 
 
 def _next_look(state: NodeStateStatus, world: World) -> timedelta:
-    """When a duration may be over; for everything else an event is expected."""
+    """When a duration or the phase's limit may be over; for everything else an event is expected."""
+    left = time_left(state, world)
+    waits = _waits(state, world)
+    return waits if left is None else min(waits, max(left, SOON))
+
+
+def _waits(state: NodeStateStatus, world: World) -> timedelta:
     limits, quiesce = world.limits, world.quiesce
     if state.phase is Phase.QUIESCING and quiesce is not None and quiesce.active:
         return max(limits.settle - quiesce.watched, SOON)

@@ -216,9 +216,15 @@ def advance(state: State, world: World) -> Step | None:
 
 def way_out(state: State, world: World) -> Exit | None:
     """The exit that is taken now. Success beats lateness: never undo what has just worked."""
-    row = PHASES[state.phase]
-    late = row.limit is not None and state.since is not None and world.now - state.since >= row.limit(state, world)
+    row, left = PHASES[state.phase], time_left(state, world)
+    late = left is not None and left <= timedelta(0)
     return next((way for way in (*row.exits, *(row.late if late else ())) if way.when(state, world)), None)
+
+
+def time_left(state: State, world: World) -> timedelta | None:
+    """Until the phase's limit is over; None where it may wait for ever."""
+    limit = PHASES[state.phase].limit
+    return None if limit is None or state.since is None else limit(state, world) - (world.now - state.since)
 
 
 def _take(way: Exit, state: State, world: World) -> Step:
