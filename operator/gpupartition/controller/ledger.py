@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
 
 from gpupartition.api.v1alpha1 import DriverStatus, Grant
@@ -38,10 +38,21 @@ class Ledger:
             return Admission()
         if scope.problems and not scope.stopped and not policy.deleting:
             return Admission()
+        nodes = [
+            standing(scope, name, record, self._caches.nodes.get(name), ignore=self._ignore)
+            for name, record in sorted(records.items())
+        ]
         of_driver = [r for r in everybody if r.spec.driver == scope.driver.name]
+        rules = self.rules(scope, records, of_driver)
+        return admit(nodes=nodes, others=self.others(scope, of_driver), ledger=ledger, rules=rules)
+
+    def rules(self, scope: Scope, records: Collection[str], of_driver: Iterable[Record]) -> Rules:
+        """What the policy and its driver allow; `records` are the policy's nodes, `of_driver` the records of all its driver's policies."""
+        policy = scope.policy
+        assert policy.spec is not None, policy
         matched = len(scope.nodes) or len(records)
         rollout = policy.spec.rollout
-        rules = Rules(
+        return Rules(
             max_unavailable=resolve(rollout.max_unavailable, matched),
             driver_max_unavailable=resolve(
                 scope.driver.spec.max_unavailable, len({r.name for r in of_driver} | set(records))
@@ -51,12 +62,10 @@ class Ledger:
             frozen=self._caches.frozen,
             stopped=scope.stopped,
         )
-        nodes = [
-            standing(scope, name, record, self._caches.nodes.get(name), ignore=self._ignore)
-            for name, record in sorted(records.items())
-        ]
-        others = {r.name for r in of_driver if r.spec.policy_ref.uid != policy.uid and self._is_down(r)}
-        return admit(nodes=nodes, others=others, ledger=ledger, rules=rules)
+
+    def others(self, scope: Scope, of_driver: Iterable[Record]) -> set[str]:
+        """The nodes of the driver's other policies that are unavailable."""
+        return {r.name for r in of_driver if r.spec.policy_ref.uid != scope.policy.uid and self._is_down(r)}
 
     async def admit(self, scope: Scope, before_grant: PinFirst) -> Admission:
         """Decide from the caches; where that would grant something, decide again on live reads and write.
