@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from typing import Any, Final
 
 from gpupartition import names
 from gpupartition.domain.world import Limits
@@ -36,38 +37,56 @@ class Settings:
     def from_environment(cls, environ: Mapping[str, str]) -> Settings:
         """Read the settings; raises ValueError with every variable that is unknown or has no usable value."""
         given = {k.removeprefix(PREFIX): v for k, v in environ.items() if k.startswith(PREFIX)}
+        own: dict[str, Any] = {}
+        limits: dict[str, Any] = {}
         problems: list[str] = []
-        plain = {k: given.pop(k) for k in ("NAMESPACE", "PORT", "HOST", "WORKERS") if k in given}
-        seconds: dict[str, timedelta] = {}
-        known = {f.name for f in fields(Limits)} | {"resync", "summary", "ignore_not_ready"}
-        for key, text in given.items():
+        for key, text in sorted(given.items()):
+            if key in _OF_THE_TESTBED:
+                continue
+            if key not in _READERS:
+                problems.append(f"{PREFIX}{key} is unknown")
+                continue
             name = key.removesuffix("_SECONDS").lower()
-            if not key.endswith("_SECONDS") or name not in known:
-                if key not in {"CACHE", "KUBECONFIG"}:  # belong to the testbed
-                    problems.append(f"{PREFIX}{key} is unknown")
-                continue
             try:
-                seconds[name] = timedelta(seconds=float(text))
-            except (ValueError, OverflowError):
-                problems.append(f"{PREFIX}{key}={text!r} is not a number of seconds, such as 90 or 0.5")
-                continue
-            if seconds[name] < timedelta(0):
-                problems.append(f"{PREFIX}{key}={text!r} is negative; write 0 or more")
-        problems += [
-            f"{PREFIX}{key}={plain[key]!r} is not a whole number"
-            for key in ("PORT", "WORKERS")
-            if key in plain and not plain[key].isdecimal()
-        ]
+                (limits if name in _LIMITS else own)[name] = _READERS[key](text)
+            except ValueError as error:
+                problems.append(f"{PREFIX}{key}={text!r} {error}")
         if problems:
-            raise ValueError("; ".join(sorted(problems)))
-        defaults = cls()
-        return cls(
-            namespace=plain.get("NAMESPACE", defaults.namespace),
-            port=int(plain.get("PORT", defaults.port)),
-            host=plain.get("HOST", defaults.host),
-            workers=max(1, int(plain.get("WORKERS", defaults.workers))),
-            resync=seconds.pop("resync", defaults.resync),
-            summary=seconds.pop("summary", defaults.summary),
-            ignore_not_ready=seconds.pop("ignore_not_ready", defaults.ignore_not_ready),
-            limits=Limits(**seconds),
-        )
+            raise ValueError("; ".join(problems))
+        return cls(**own, limits=Limits(**limits))
+
+
+def _seconds(text: str) -> timedelta:
+    try:
+        duration = timedelta(seconds=float(text))
+    except (ValueError, OverflowError):
+        raise ValueError("is not a number of seconds, such as 90 or 0.5") from None
+    if duration < timedelta(0):
+        raise ValueError("is negative; write 0 or more")
+    return duration
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not text.isdecimal() or not low <= int(text) <= high:
+            raise ValueError(f"is not a whole number from {low} to {high}")
+        return int(text)
+
+    return read
+
+
+def _words(text: str) -> str:
+    if not text:
+        raise ValueError("is empty; leave the variable out for the default")
+    return text
+
+
+_LIMITS: Final = frozenset(f.name for f in fields(Limits))
+_READERS: Final[Mapping[str, Callable[[str], object]]] = {
+    "NAMESPACE": _words,
+    "HOST": _words,
+    "PORT": _whole(0, 65535),
+    "WORKERS": _whole(1, 256),
+    **{f"{name.upper()}_SECONDS": _seconds for name in (*_LIMITS, "resync", "summary", "ignore_not_ready")},
+}
+_OF_THE_TESTBED: Final = frozenset({"CACHE", "KUBECONFIG"})

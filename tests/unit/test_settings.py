@@ -1,0 +1,93 @@
+"""Settings come from the environment; what cannot be used is refused, all of it at once."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import timedelta
+
+import pytest
+
+from gpupartition.domain.world import Limits
+from gpupartition.settings import Settings
+
+LIMIT_NAMES = [f.name for f in fields(Limits)]
+
+
+def read(**environ: str) -> Settings:
+    return Settings.from_environment({f"GPUPARTITION_{k}": v for k, v in environ.items()})
+
+
+def test_without_any_variable_the_defaults_hold() -> None:
+    assert Settings.from_environment({"PATH": "/bin", "HOME": "/"}) == Settings()
+
+
+@pytest.mark.parametrize("name", LIMIT_NAMES)
+def test_every_time_limit_can_be_set(name: str) -> None:
+    settings = read(**{f"{name.upper()}_SECONDS": "12.5"})
+    assert getattr(settings.limits, name) == timedelta(seconds=12.5)
+    others = [n for n in LIMIT_NAMES if n != name]
+    assert all(getattr(settings.limits, n) == getattr(Limits(), n) for n in others)
+
+
+@pytest.mark.parametrize("name", ["resync", "summary", "ignore_not_ready"])
+def test_every_interval_can_be_set(name: str) -> None:
+    assert getattr(read(**{f"{name.upper()}_SECONDS": "0.5"}), name) == timedelta(seconds=0.5)
+
+
+@pytest.mark.parametrize(
+    ("variable", "name", "value"),
+    [
+        ("NAMESPACE", "namespace", "gpus"),
+        ("HOST", "host", "127.0.0.1"),
+        ("PORT", "port", 0),
+        ("PORT", "port", 65535),
+        ("WORKERS", "workers", 16),
+    ],
+)
+def test_everything_else_can_be_set(variable: str, name: str, value: object) -> None:
+    assert getattr(read(**{variable: str(value)}), name) == value
+
+
+def test_every_field_of_the_settings_has_a_variable() -> None:
+    tested = {"namespace", "host", "port", "workers", "resync", "summary", "ignore_not_ready", "limits"}
+    assert {f.name for f in fields(Settings)} == tested
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("SETTLE_SECONDS", "soon", "GPUPARTITION_SETTLE_SECONDS='soon' is not a number of seconds, such as 90 or 0.5"),
+        ("SETTLE_SECONDS", "", "is not a number of seconds"),
+        ("SETTLE_SECONDS", "5s", "is not a number of seconds"),
+        ("SETTLE_SECONDS", "nan", "is not a number of seconds"),
+        ("SETTLE_SECONDS", "inf", "is not a number of seconds"),
+        ("SETTLE_SECONDS", "1e300", "is not a number of seconds"),
+        ("SETTLE_SECONDS", "-1", "GPUPARTITION_SETTLE_SECONDS='-1' is negative; write 0 or more"),
+        ("SETTLE", "5", "GPUPARTITION_SETTLE is unknown"),
+        ("SETTEL_SECONDS", "5", "GPUPARTITION_SETTEL_SECONDS is unknown"),
+        ("PORT", "http", "GPUPARTITION_PORT='http' is not a whole number from 0 to 65535"),
+        ("PORT", "-1", "GPUPARTITION_PORT='-1' is not a whole number"),
+        ("PORT", "65536", "GPUPARTITION_PORT='65536' is not a whole number from 0 to 65535"),
+        ("PORT", "", "is not a whole number"),
+        ("PORT", "²", "is not a whole number"),
+        ("WORKERS", "2.5", "GPUPARTITION_WORKERS='2.5' is not a whole number"),
+        ("WORKERS", "0", "GPUPARTITION_WORKERS='0' is not a whole number from 1 to 256"),
+        ("NAMESPACE", "", "GPUPARTITION_NAMESPACE='' is empty; leave the variable out for the default"),
+        ("HOST", "", "GPUPARTITION_HOST='' is empty"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_refused(variable: str, value: str, words: str) -> None:
+    with pytest.raises(ValueError, match="GPUPARTITION") as refused:
+        read(**{variable: value})
+    assert words in str(refused.value)
+
+
+def test_all_problems_are_named_at_once() -> None:
+    with pytest.raises(ValueError, match="GPUPARTITION") as refused:
+        read(PORT="x", WORKERS="y", SETTLE_SECONDS="-1", NONSENSE="1")
+    for variable in ("PORT", "WORKERS", "SETTLE_SECONDS", "NONSENSE"):
+        assert f"GPUPARTITION_{variable}" in str(refused.value)
+
+
+def test_the_testbeds_own_variables_are_none_of_our_business() -> None:
+    assert read(CACHE="/somewhere", KUBECONFIG="/somewhere/else") == Settings()
