@@ -1,0 +1,372 @@
+"""Status from facts: one row of the table for each situation, and sentences that name node and cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+
+import pytest
+from tests.unit.worlds import HALVES, T0
+
+from gpupartition.api.v1alpha1 import Assigned, Blocker, Condition, NodeStateStatus, Phase, PolicySpec, PolicyStatus
+from gpupartition.domain.admission import Admission, Standing
+from gpupartition.domain.backend import Problem
+from gpupartition.domain.conditions import Rollout, summarise
+from gpupartition.domain.world import AT_REST
+
+LATER: Final = T0 + timedelta(minutes=5)
+SPEC: Final = PolicySpec.model_validate(
+    {
+        "driver": "example",
+        "nodeSelector": {"matchLabels": {"pool": "inference"}},
+        "layouts": [{"name": "halves", "match": {"all": True}, "type": "Equal", "equal": {"parts": 2}}],
+    }
+)
+OBSERVE: Final = SPEC.model_copy(update={"mode": "Observe"})
+TARGET: Final[Assigned] = HALVES.assigned()
+WHY: Final = "the node does not publish what is wanted: 2 of 2 devices are missing, such as gpu-0-part-0"
+REFUSED: Final = Problem(
+    reason="TooManyDevices", at="spec.layouts[0].equal.parts", why="200 are too many", fix="ask for at most 128"
+)
+
+
+class Node(NamedTuple):
+    """One node in a given phase, as admission and status see it."""
+
+    standing: Standing
+    record: NodeStateStatus
+
+
+def node(
+    name: str, phase: Phase, *, reason: str = "", message: str = "", blockers: Iterable[Blocker] = (), **more: Any
+) -> Node:
+    blockers = list(blockers)
+    fields = {"at_target": phase is Phase.UP_TO_DATE, "towards": True, "holders": len(blockers)} | more
+    record = NodeStateStatus(
+        phase=phase,
+        since=T0,
+        target=TARGET,
+        reason=reason,
+        message=message,
+        blockers=blockers,
+        token="t" * (phase not in AT_REST),
+    )
+    return Node(Standing(node=name, uid=f"uid-{name}", phase=phase, **fields), record)
+
+
+DONE: Final = node("a", Phase.UP_TO_DATE)
+MOVING: Final = node("b", Phase.APPLYING)
+WAITING: Final = node("c", Phase.PENDING)
+FAILED: Final = node("f", Phase.FAILED, reason="RollingBackFailed", message=WHY, halted=True)
+ROLLED_BACK: Final = node("r", Phase.ROLLED_BACK, reason="VerifyingFailed", message=WHY, halted=True)
+SKIPPED: Final = node(
+    "s", Phase.SKIPPED, reason="NoWayBack", message="nothing says what its driver runs", startable=False
+)
+DRIFTED: Final = node("d", Phase.PENDING, reason="Drift", message="published the wanted layout and no longer does: x")
+HOLDER: Final = Blocker(node="h", claim="team/claim", pod="team/pod", device="gpu-0", reason="Allocated", since=T0)
+HELD: Final = node("h", Phase.DRAINING, blockers=[HOLDER])
+
+
+def rollout(*nodes: Node, reason: str = "", words: str = "", **more: Any) -> Rollout:
+    fields: dict[str, Any] = {"spec": SPEC, "admission": Admission(reason=reason, message=words or reason and "why")}
+    fields |= {"nodes": [n.standing for n in nodes], "records": {n.standing.node: n.record for n in nodes}}
+    return Rollout(**(fields | more))
+
+
+def status(
+    of: Rollout, *, before: PolicyStatus | None = None, generation: int = 1, now: Any = T0, revision: str = "r"
+) -> PolicyStatus:
+    return summarise(of, before=before or PolicyStatus(), generation=generation, now=now, revision=revision)
+
+
+def said(found: PolicyStatus) -> dict[str, tuple[str, str]]:
+    return {c.type: (c.status, c.reason) for c in found.conditions}
+
+
+def condition(found: PolicyStatus, kind: str) -> Condition:
+    return next(c for c in found.conditions if c.type == kind)
+
+
+class Row(NamedTuple):
+    """One row of the status table: the situation, and what Accepted, Ready, Reconciling and Stalled say of it."""
+
+    situation: str
+    of: Rollout
+    ready: bool
+    reason: str
+    accepted: bool | None = True
+    reconciling: bool = False
+    stalled: bool = False
+
+
+TABLE: Final = (
+    Row("rolling", rollout(DONE, MOVING, reason="RollingOut"), False, "RollingOut", reconciling=True),
+    Row("only just begun", rollout(WAITING, granted=frozenset({"c"})), False, "RollingOut", reconciling=True),
+    Row(
+        "waiting for holders",
+        rollout(WAITING, reason="WaitingForHolders"),
+        False,
+        "WaitingForHolders",
+        reconciling=True,
+    ),
+    Row("draining under holders", rollout(HELD, reason="RollingOut"), False, "WaitingForHolders", reconciling=True),
+    Row("held, others moving", rollout(HELD, MOVING, reason="RollingOut"), False, "RollingOut", reconciling=True),
+    Row("budget used up", rollout(WAITING, reason="BudgetExhausted"), False, "BudgetExhausted", reconciling=True),
+    Row("ledger full", rollout(WAITING, reason="LedgerFull"), False, "LedgerFull", reconciling=True),
+    Row("all verified", rollout(DONE), True, "RolloutComplete"),
+    Row(
+        "verified, still in the ledger", rollout(DONE, granted=frozenset({"a"})), False, "RollingOut", reconciling=True
+    ),
+    Row("up to the limit", rollout(DONE, WAITING, reason="LimitReached"), True, "LimitReached"),
+    Row("limit, not at rest", rollout(MOVING, WAITING, reason="LimitReached"), False, "RollingOut", reconciling=True),
+    Row("observing", rollout(WAITING, spec=OBSERVE, would_change=1), True, "Observing"),
+    Row("no node matches", rollout(), True, "NoMatchingNodes"),
+    Row("paused, not complete", rollout(DONE, WAITING, reason="Paused"), False, "Paused"),
+    Row("frozen, not complete", rollout(DONE, WAITING, reason="Frozen"), False, "Frozen"),
+    Row("paused, still moving", rollout(MOVING, reason="Paused"), False, "Paused"),
+    Row("paused and complete", rollout(DONE, reason="Paused"), True, "RolloutComplete"),
+    Row(
+        "a failure, others moving",
+        rollout(ROLLED_BACK, MOVING, reason="RolloutHalted"),
+        False,
+        "RollingOut",
+        reconciling=True,
+    ),
+    Row("conflict", rollout(DONE, conflicts=["x"]), False, "Conflict", reconciling=True),
+    Row("all in conflict", rollout(conflicts=["x"]), False, "Conflict", reconciling=True),
+    Row("drift, being repaired", rollout(DONE, DRIFTED, reason="RollingOut"), False, "Drift", reconciling=True),
+    Row("halted", rollout(FAILED, WAITING, reason="RolloutHalted"), False, "RolloutHalted", stalled=True),
+    Row("rolled back", rollout(ROLLED_BACK, WAITING, reason="RolloutHalted"), False, "RolledBack", stalled=True),
+    Row("failed and paused", rollout(FAILED, reason="Paused"), False, "RolloutHalted", stalled=True),
+    Row("nobody but skipped is left", rollout(DONE, SKIPPED), False, "NoWayBack", stalled=True),
+    Row(
+        "broken installation",
+        rollout(WAITING, reason="Stopped", words="BaseMissing: x"),
+        False,
+        "BaseMissing",
+        stalled=True,
+    ),
+    Row("refused", rollout(DONE, problems=[REFUSED]), False, "TooManyDevices", accepted=False, stalled=True),
+    Row(
+        "refused and unreadable",
+        rollout(spec=None, problems=[REFUSED]),
+        False,
+        "TooManyDevices",
+        accepted=False,
+        stalled=True,
+    ),
+    Row(
+        "refused in Observe",
+        rollout(spec=OBSERVE, problems=[REFUSED]),
+        False,
+        "TooManyDevices",
+        accepted=False,
+        stalled=True,
+    ),
+    Row("deleting", rollout(MOVING, deleting=True), False, "Terminating", accepted=None, reconciling=True),
+    Row(
+        "deleting what was refused",
+        rollout(problems=[REFUSED], deleting=True),
+        False,
+        "Terminating",
+        accepted=None,
+        reconciling=True,
+    ),
+)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.situation)
+def test_each_situation_has_its_row(row: Row) -> None:
+    expected = {"Ready": (str(row.ready), row.reason)}
+    if row.accepted is not None:
+        expected["Accepted"] = (str(row.accepted), "Accepted" if row.accepted else row.reason)
+    if row.reconciling:
+        expected["Reconciling"] = ("True", row.reason)
+    if row.stalled:
+        expected["Stalled"] = ("True", row.reason)
+    assert said(status(row.of)) == expected
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.situation)
+def test_reconciling_and_stalled_are_never_there_together_nor_beside_ready(row: Row) -> None:
+    found = said(status(row.of))
+    assert not {"Reconciling", "Stalled"} <= set(found)
+    if found["Ready"][0] == "True":
+        assert not {"Reconciling", "Stalled"} & set(found)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.situation)
+def test_a_status_is_the_same_when_nothing_has_changed(row: Row) -> None:
+    first = status(row.of)
+    assert status(row.of, before=first, now=LATER) == first
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.situation)
+def test_every_condition_says_something_of_this_generation(row: Row) -> None:
+    found = status(row.of, generation=7)
+    assert found.observed_generation == 7
+    assert {c.observed_generation for c in found.conditions} == {7}
+    assert all(c.message for c in found.conditions)
+
+
+def test_a_policy_that_was_just_created_is_never_taken_for_done() -> None:
+    assert PolicyStatus().observed_generation == -1
+    assert PolicyStatus().conditions == []
+
+
+# -------------------------------------------------------------------------------------------------------------------- messages
+
+
+@pytest.mark.parametrize(
+    ("of", "words"),
+    [
+        (
+            rollout(FAILED),
+            f"node f: {WHY}; mend it, then annotate the policy with gpupartition.dev/retry=<any new value>",
+        ),
+        (
+            rollout(ROLLED_BACK),
+            f"node r: {WHY}; mend it, then annotate the policy with gpupartition.dev/retry=<any new value>",
+        ),
+        (rollout(DONE, SKIPPED), "node s is skipped: nothing says what its driver runs"),
+        (
+            rollout(problems=[REFUSED]),
+            "spec.layouts[0].equal.parts: 200 are too many; ask for at most 128",
+        ),
+        (rollout(WAITING, reason="Stopped", words="BaseMissing: no DaemonSet"), "BaseMissing: no DaemonSet"),
+    ],
+    ids=["failed", "rolled back", "skipped", "refused", "broken"],
+)
+def test_stalled_names_where_why_and_what_to_do(of: Rollout, words: str) -> None:
+    assert condition(status(of), "Stalled").message == words
+
+
+@pytest.mark.parametrize(
+    ("of", "words"),
+    [
+        (rollout(DONE, MOVING), "1 of 2 nodes are verified, 1 in progress"),
+        (rollout(DONE), "all 1 nodes are verified"),
+        (rollout(DONE, DRIFTED), "node d published the wanted layout and no longer does: x"),
+        (rollout(conflicts=["x", "y"]), "also claimed by another policy: x, y; narrow one of the selectors"),
+        (rollout(WAITING, spec=OBSERVE, would_change=1), "1 of 1 nodes would change; nothing is touched"),
+        (rollout(DONE, WAITING, reason="LimitReached"), "1 nodes are verified, as many as spec.rollout.limit allows"),
+        (rollout(WAITING, reason="Frozen", words="everything is frozen: moving"), "everything is frozen: moving"),
+    ],
+)
+def test_ready_tells_what_is_going_on(of: Rollout, words: str) -> None:
+    assert condition(status(of), "Ready").message == words
+
+
+def test_at_most_three_problems_are_told_and_no_message_is_too_long_for_the_api() -> None:
+    many = [Problem(reason="Bad", at=f"at-{i}", why="w" * 900, fix="f") for i in range(5)]
+    message = condition(status(rollout(problems=many)), "Accepted").message
+    assert message.startswith("at-0")
+    assert len(message) <= 1024
+
+
+# ------------------------------------------------------------------------------------------------------------------------ times
+
+
+def test_a_transition_time_moves_only_with_the_status() -> None:
+    first = status(rollout(MOVING))
+    waits = status(rollout(WAITING, reason="BudgetExhausted"), before=first, now=LATER)
+    assert condition(waits, "Ready").reason == "BudgetExhausted"
+    assert condition(waits, "Ready").last_transition_time == T0
+    done = status(rollout(DONE), before=waits, now=LATER)
+    assert condition(done, "Ready").last_transition_time == LATER
+    assert condition(done, "Accepted").last_transition_time == T0
+
+
+def test_a_condition_that_was_away_begins_anew() -> None:
+    first = status(rollout(MOVING))
+    done = status(rollout(DONE), before=first)
+    again = status(rollout(MOVING), before=done, now=LATER)
+    assert condition(again, "Reconciling").last_transition_time == LATER
+
+
+def test_a_generation_is_accepted_once() -> None:
+    first = status(rollout(MOVING))
+    assert first.accepted_at == T0
+    assert status(rollout(DONE), before=first, now=LATER).accepted_at == T0
+    assert status(rollout(DONE), before=first, now=LATER, generation=2).accepted_at == LATER
+
+
+def test_a_generation_that_is_refused_changes_nothing_about_when_the_former_one_was_accepted() -> None:
+    first = status(rollout(MOVING))
+    refused = status(rollout(problems=[REFUSED]), before=first, now=LATER, generation=2)
+    assert refused.accepted_at == T0
+    assert status(rollout(problems=[REFUSED])).accepted_at is None
+
+
+def test_the_revision_stays_while_there_is_nothing_new_to_say() -> None:
+    first = status(rollout(MOVING), revision="abc")
+    assert status(rollout(MOVING, deleting=True), before=first, revision="").revision == "abc"
+
+
+# ----------------------------------------------------------------------------------------------------------------------- counts
+
+
+def test_every_node_is_counted_where_it_is() -> None:
+    held = node("p", Phase.PENDING, blockers=[HOLDER])
+    away = node("n", Phase.UP_TO_DATE, ready=False)
+    ignored = node("i", Phase.PENDING, ready=False, ignored=True)
+    found = status(
+        rollout(
+            DONE,
+            MOVING,
+            WAITING,
+            FAILED,
+            ROLLED_BACK,
+            SKIPPED,
+            HELD,
+            held,
+            away,
+            ignored,
+            conflicts=["x"],
+            would_change=2,
+        )
+    )
+    assert found.nodes.model_dump() == {
+        "matched": 11,
+        "up_to_date": 2,
+        "in_progress": 2,
+        "pending": 3,
+        "blocked": 2,
+        "failed": 2,
+        "skipped": 1,
+        "unavailable": 4,
+        "would_change": 2,
+    }
+    assert found.progress == "2/11"
+
+
+def test_a_node_with_a_grant_is_unavailable_before_its_record_says_so() -> None:
+    assert status(rollout(WAITING, granted=frozenset({"c"}))).nodes.unavailable == 1
+
+
+def test_who_has_been_in_the_way_longest_is_named_first() -> None:
+    blockers = [
+        HOLDER.model_copy(update={"claim": f"team/{n}", "since": T0 + timedelta(minutes=m)})
+        for n, m in (("young", 9), ("old", 1), ("b", 5), ("a", 5))
+    ]
+    found = status(rollout(node("h", Phase.DRAINING, blockers=blockers)))
+    assert [b.claim for b in found.blocked_by] == ["team/old", "team/a", "team/b", "team/young"]
+
+
+def test_a_status_names_ten_blockers_and_ten_failures_at_most() -> None:
+    crowd = [
+        node(f"f{i:02}", Phase.ROLLED_BACK, reason="VerifyingFailed", halted=True, blockers=[HOLDER]) for i in range(12)
+    ]
+    found = status(rollout(*crowd))
+    assert (len(found.blocked_by), len(found.failed_nodes), found.nodes.failed) == (10, 10, 12)
+    assert [f.node for f in found.failed_nodes] == [f"f{i:02}" for i in range(10)]
+
+
+def test_blockers_of_a_node_that_is_done_are_forgotten() -> None:
+    assert status(rollout(node("a", Phase.UP_TO_DATE, blockers=[HOLDER]))).blocked_by == []
+
+
+def test_a_failure_has_a_reason_even_where_the_record_has_none() -> None:
+    (failure,) = status(rollout(node("f", Phase.ROLLED_BACK, halted=True))).failed_nodes
+    assert failure.reason == "RolledBack"
