@@ -91,7 +91,7 @@ def admit(
     beginning = {n.node for n in nodes if n.in_flight or n.node in granted}
     reached = sum(n.at_target and n.node not in beginning for n in nodes) + len(beginning)
     waiting = [n for n in nodes if not n.at_target and n.node not in down and n.startable]
-    free = sorted((n for n in waiting if not n.blocked and n.ready), key=_order)
+    free = sorted((n for n in waiting if not n.blocked and n.ready), key=order)
     slots = {
         "LimitReached": rules.limit - reached,
         "RollingOut": rules.max_unavailable - len(down),
@@ -113,7 +113,7 @@ def admit(
     )
 
 
-def _order(node: Standing) -> tuple[int, bool, str, str]:
+def order(node: Standing) -> tuple[int, bool, str, str]:
     """Those that were given up last come last; then nodes without holders; then zone by zone, by name."""
     return node.attempts, node.holders > 0, node.zone, node.node
 
