@@ -244,7 +244,7 @@ def test_the_clock_of_a_phase_goes_on_over_a_restart_of_the_driver_and_begins_an
 
 def test_waiting_for_holders_may_take_longer_where_the_policy_waits() -> None:
     turn = world(after=LIMITS.draining_when_idle, rule=quiesce(), holders=[holder()], drain=DrainMode.WAIT)
-    assert advance(record(Phase.DRAINING), turn) is None
+    assert way_out(record(Phase.DRAINING), turn) is None
     assert must(record(Phase.DRAINING), replace(turn, now=T0 + LIMITS.draining_wait)).phase is Phase.ABORTING
 
 
@@ -276,7 +276,17 @@ def test_draining_does_not_begin_before_the_taint_is_seen_by_everybody(rule: Any
     ids=["held", "one empty list", "config missing", "rule only just put back"],
 )
 def test_applying_does_not_begin_before(turn: World) -> None:
-    assert advance(record(Phase.DRAINING), turn) is None
+    assert way_out(record(Phase.DRAINING), turn) is None
+
+
+def test_a_node_that_is_drained_names_its_holders_as_they_come_and_go() -> None:
+    held = world(rule=quiesce(), holders=[holder()])
+    waiting = must(record(Phase.DRAINING), held)
+    assert waiting.phase is Phase.DRAINING
+    assert [blocker.claim for blocker in waiting.blockers] == [holder().claim]
+    assert advance(waiting, held) is None
+    free = must(waiting, world(rule=quiesce()))
+    assert (free.phase, free.since, free.blockers) == (Phase.DRAINING, waiting.since, [])
 
 
 def test_a_config_that_was_last_touched_before_the_record_named_it_may_be_being_collected() -> None:

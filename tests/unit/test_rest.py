@@ -24,7 +24,7 @@ from tests.unit.worlds import (
     world,
 )
 
-from gpupartition.api.v1alpha1 import Assigned, Blocker, NodeStateStatus, Phase
+from gpupartition.api.v1alpha1 import Assigned, Blocker, DrainMode, NodeStateStatus, Phase
 from gpupartition.domain.changes import change_class
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.rest import rest
@@ -77,6 +77,14 @@ def test_what_the_node_had_before_the_first_touch_is_never_forgotten() -> None:
 def test_a_useless_grant_is_only_taken_so_that_it_can_be_given_back(turn: World) -> None:
     state = record(Phase.PENDING)
     assert must(state, turn) == state.model_copy(update={"token": TOKEN})
+
+
+def test_a_node_in_use_takes_no_grant_unless_its_policy_waits_for_holders() -> None:
+    held = world(grant=granted(), holders=[holder()])
+    back = must(record(Phase.PENDING), held)
+    assert (back.phase, back.token) == (Phase.PENDING, TOKEN)
+    assert [blocker.claim for blocker in back.blockers] == [holder().claim]
+    assert must(record(Phase.PENDING), replace(held, drain=DrainMode.WAIT)).phase is Phase.ADMITTED
 
 
 @pytest.mark.parametrize("phase", RESTING)

@@ -114,10 +114,13 @@ class Reader:
         )
         if _versions(before) != _versions(after):
             raise Moved(name)
-        claims: list[Object] = []
-        if record.state.phase in HOLDERS_MATTER:
-            claims = [c for c in map(trim_claim, (await self._client.list(RESOURCE_CLAIMS)).items) if c]
         node, rule, slices = after
+        ledger = DriverStatus.model_validate(driver_body.get("status", {})).in_flight
+        beginning = record.state.phase in AT_REST and grant_of(ledger, name, record.spec.node_uid) is not None
+        if record.state.phase in HOLDERS_MATTER or beginning:
+            claims = [c for c in map(trim_claim, (await self._client.list(RESOURCE_CLAIMS)).items) if c]
+        else:
+            claims = list(self._caches.claims.by("pool", driver.backend.pool_name(driver.spec, name)))
         return await self._reading(
             body=body,
             record=record,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpupartition.api.v1alpha1 import Phase, Restart
+from gpupartition.api.v1alpha1 import Blocker, Phase, Restart
 from gpupartition.domain.backend import Config, Observation
 from gpupartition.domain.world import State, World
 
@@ -79,3 +79,26 @@ def change_class(observed: Observation, wanted: Config) -> str:
     if not observed.pool.equals(wanted.pool):
         return "Repartition"
     return "None" if observed.running == wanted.fingerprint else "Restart"
+
+
+def blockers_of(state: State, world: World) -> list[Blocker]:
+    """The holders, at most ten, each with the time since when it has been in the way."""
+    known = {(b.claim, b.device): b.since for b in state.blockers}
+    return [
+        Blocker(
+            node=holder.node,
+            claim=holder.claim,
+            pod=holder.pods[0] if holder.pods else "",
+            device=holder.device,
+            reason=holder.reason,
+            since=known.get((holder.claim, holder.device)) or world.now,
+        )
+        for holder in sorted(world.holders, key=lambda h: (h.claim, h.device))[:10]
+    ]
+
+
+def with_blockers(state: State, world: World) -> State:
+    """The same state, naming who is in the way now."""
+    now = blockers_of(state, world)
+    same = [(b.claim, b.pod) for b in now] == [(b.claim, b.pod) for b in state.blockers]
+    return state if same else state.model_copy(update={"blockers": now})

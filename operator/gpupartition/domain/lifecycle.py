@@ -29,6 +29,7 @@ from gpupartition.domain.changes import (
     retarget,
     retarget_dirty,
     settle_down,
+    with_blockers,
 )
 from gpupartition.domain.guards import (
     Guard,
@@ -211,7 +212,10 @@ PHASES: Final[dict[Phase, Row]] = {
 def advance(state: State, world: World) -> Step | None:
     """The next state of a node in flight, or None while it stays as it is."""
     way = way_out(state, world)
-    return None if way is None else _take(way, state, world)
+    if way is not None:
+        return _take(way, state, world)
+    waiting = with_blockers(state, world) if state.phase is Phase.DRAINING else state
+    return None if waiting is state else Step(waiting, "waits for other holders than before")
 
 
 def way_out(state: State, world: World) -> Exit | None:

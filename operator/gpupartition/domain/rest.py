@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpupartition.api.v1alpha1 import Assigned, Blocker, Phase
+from gpupartition.api.v1alpha1 import Assigned, DrainMode, Phase
 from gpupartition.domain.backend import Config
-from gpupartition.domain.changes import retarget, settle_down
+from gpupartition.domain.changes import retarget, settle_down, with_blockers
 from gpupartition.domain.guards import difference, has_wanted, retried
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.world import State, Step, World
@@ -30,6 +30,8 @@ def rest(state: State, world: World) -> Step | None:
 def _take_grant(state: State, world: World, token: str) -> Step:
     """Enter Admitted, with the way back on record. A grant that became useless is only taken, so that it can be given back."""
     taken = state.model_copy(update={"token": token})
+    if world.drain is DrainMode.WHEN_IDLE and world.holders:
+        return Step(with_blockers(taken, world), "")
     useless = not world.node_is_there or world.wanted is None or world.way_back is None or has_wanted(state, world)
     if useless:
         return Step(taken, "")
@@ -92,13 +94,11 @@ def _wait(state: State, world: World) -> Step | None:
         update["target"] = wanted.assigned(world.revision).model_copy(update={"since": world.now})
         update["attempts"] = 0
     phase, reason, message = _waiting_as(state, world, new_target=new_target)
-    blockers = blockers_of(state, world) if phase is Phase.PENDING else []
     if phase is not state.phase:
         update |= {"since": world.now}
     update |= {"phase": phase, "reason": reason, "message": message}
-    if [(b.claim, b.pod) for b in blockers] != [(b.claim, b.pod) for b in state.blockers]:
-        update["blockers"] = blockers
     changed = state.model_copy(update=update)
+    changed = with_blockers(changed, world) if phase is Phase.PENDING else changed.model_copy(update={"blockers": []})
     return None if changed == state else Step(changed, message)
 
 
@@ -121,19 +121,3 @@ def drift_message(world: World) -> str:
     """What a node publishes instead of what it was verified with."""
     wanted = world.wanted.pool if world.wanted else Pool()
     return f"published the wanted layout and no longer does: {difference(world.observed.pool, wanted) or world.observed.pool.problem}"
-
-
-def blockers_of(state: State, world: World) -> list[Blocker]:
-    """The holders, at most ten, each with the time since when it has been in the way."""
-    known = {(b.claim, b.device): b.since for b in state.blockers}
-    return [
-        Blocker(
-            node=holder.node,
-            claim=holder.claim,
-            pod=holder.pods[0] if holder.pods else "",
-            device=holder.device,
-            reason=holder.reason,
-            since=known.get((holder.claim, holder.device)) or world.now,
-        )
-        for holder in sorted(world.holders, key=lambda h: (h.claim, h.device))[:10]
-    ]
