@@ -24,6 +24,7 @@ from gpupartition.api.v1alpha1 import (
 )
 from gpupartition.domain.admission import Admission, Standing
 from gpupartition.domain.backend import Problem
+from gpupartition.domain.world import AT_REST
 
 SHOWN: Final = 10  # blockers and failed nodes in a status; more is what `kubectl get gpn` is for
 
@@ -78,9 +79,11 @@ def verdict(rollout: Rollout) -> Verdict:
         skipped = min(n for n, r in rollout.records.items() if r.phase is Phase.SKIPPED)
         message = f"node {skipped} is skipped: {rollout.records[skipped].message}"
         return Verdict(ready=False, reason=rollout.records[skipped].reason or "Skipped", message=message, stalled=True)
-    drifting = sorted(n for n, r in rollout.records.items() if r.reason == "Drift" and r.phase is Phase.PENDING)
+    drifting = sorted(n for n, r in rollout.records.items() if _drifts(r))
     if drifting:
         message = f"node {drifting[0]} {rollout.records[drifting[0]].message}"
+        if rollout.records[drifting[0]].phase is not Phase.PENDING:
+            message = f"node {drifting[0]} no longer published the wanted layout and is being repaired"
         return Verdict(ready=False, reason="Drift", message=message, reconciling=True)
     waiting = admission.reason if admission.reason in {"WaitingForHolders", "BudgetExhausted", "LedgerFull"} else ""
     if not waiting and _all_draining_under_holders(rollout):
@@ -119,6 +122,15 @@ def _stalled(rollout: Rollout) -> Verdict | None:
     reason = "RolledBack" if rollout.records[first.node].phase is Phase.ROLLED_BACK else "RolloutHalted"
     message = f"node {first.node}: {first.message}; mend it, then annotate the policy with gpupartition.dev/retry=<any new value>"
     return Verdict(ready=False, reason=reason, message=message, stalled=True)
+
+
+def _drifts(record: NodeStateStatus) -> bool:
+    """Whether a node waits to be repaired or is being repaired: on its way to what it was verified with before."""
+    if record.phase is Phase.PENDING:
+        return record.reason == "Drift"
+    target, current = record.target, record.current
+    unfinished = record.phase not in AT_REST and record.outcome is None
+    return unfinished and target is not None and current is not None and target.fingerprint == current.fingerprint
 
 
 def _all_draining_under_holders(rollout: Rollout) -> bool:
