@@ -35,6 +35,11 @@ def retarget(state: State, world: World) -> State:
     return state.model_copy(update={"target": target, "change": change_class(world.observed, wanted)})
 
 
+def retarget_verified(state: State, world: World) -> State:
+    """As retarget, from a layout that was verified and is now what the node has, however long the next one has to wait."""
+    return retarget(state, world).model_copy(update={"current": state.target})
+
+
 def retarget_dirty(state: State, world: World) -> State:
     """As retarget, from hardware of which nothing is verified: it must not be released by giving up."""
     return retarget(state, world).model_copy(update={"dirty": True})

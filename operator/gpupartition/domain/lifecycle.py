@@ -28,6 +28,7 @@ from gpupartition.domain.changes import (
     released,
     retarget,
     retarget_dirty,
+    retarget_verified,
     settle_down,
     with_blockers,
 )
@@ -170,7 +171,7 @@ PHASES: Final[dict[Phase, Row]] = {
     Phase.VERIFYING: Row(
         (
             _GONE,
-            Exit(verified_but_superseded, Phase.DRAINING, "the policy wants another layout by now", retarget),
+            Exit(verified_but_superseded, Phase.DRAINING, "the policy wants another layout by now", retarget_verified),
             Exit(verified, Phase.RELEASING, "the node publishes exactly what is wanted", released(Phase.UP_TO_DATE)),
         ),
         _limit("verifying"),

@@ -49,7 +49,8 @@ def effects(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[
 def _leftovers(state: NodeStateStatus, _: World, subject: Subject) -> Sequence[Effect]:
     if subject.rule is not None:
         return _delete_rule(state, _, subject)
-    if state.phase is Phase.UP_TO_DATE and not state.token and state.current is not None and subject.facts is not None:
+    # Whatever a node at rest waits for, its users have what it was verified with until it is taken.
+    if not state.token and state.current is not None and subject.facts is not None:
         repair = subject.backend.repair(subject.driver, subject.facts, state.current, state.generation)
         return (repair,) if repair else ()
     return ()
