@@ -69,7 +69,7 @@ HELD: Final = node("h", Phase.DRAINING, blockers=[HOLDER])
 
 
 def rollout(*nodes: Node, reason: str = "", words: str = "", **more: Any) -> Rollout:
-    fields: dict[str, Any] = {"spec": SPEC, "admission": Admission(reason=reason, message=words or reason and "why")}
+    fields: dict[str, Any] = {"spec": SPEC, "admission": Admission(reason=reason, message=words or (reason and "why"))}
     fields |= {"nodes": [n.standing for n in nodes], "records": {n.standing.node: n.record for n in nodes}}
     return Rollout(**(fields | more))
 
