@@ -38,6 +38,7 @@ class Caches:
         self._on_node = on_node
         self._on_all = on_all
         self._tasks: asyncio.TaskGroup | None = None
+        self._once = False
         self.nodes = Reflector(client, NODES, trim_node, lambda name, _, __: on_node(name), page=500)
         self.slices = Reflector(
             client, RESOURCE_SLICES, trim_slice, self._slice_changed, page=50, indexes={"node": _slice_node}
@@ -66,19 +67,27 @@ class Caches:
 
     async def run(self, ready: asyncio.Event) -> None:
         """Keep all of them; `ready` is set when each has read everything once."""
-        fixed: list[Reflector[Any]] = [self.nodes, self.slices, self.claims, self.rules, self.records, self.freeze]
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            for reflector in fixed:
+            for reflector in self._fixed:
                 tasks.create_task(reflector.run(), name=f"reflector of {reflector.kind}")
-            for reflector in fixed:
+            for reflector in self._fixed:
                 await reflector.synced.wait()
             ready.set()
+
+    async def read(self) -> None:
+        """Read all of them once, and keep none: what there is now is enough. Raises the first ApiError."""
+        self._once = True
+        for reflector in self._fixed:
+            await reflector.read()
+
+    @property
+    def _fixed(self) -> list[Reflector[Any]]:
+        return [self.nodes, self.slices, self.claims, self.rules, self.records, self.freeze]
 
     async def namespace(self, name: str) -> tuple[Reflector[Object], Reflector[Object], Reflector[Object]]:
         """DaemonSets, ControllerRevisions and pods of a driver's namespace, read completely."""
         if name not in self._namespaces:
-            assert self._tasks is not None, "the caches do not run yet"
             three = (
                 Reflector(self._client, DAEMON_SETS, trim_daemon_set, lambda *_: self._on_all(), namespace=name),
                 Reflector(self._client, CONTROLLER_REVISIONS, trim, lambda *_: self._on_all(), namespace=name),
@@ -86,6 +95,10 @@ class Caches:
             )
             self._namespaces[name] = three
             for reflector in three:
+                if self._once:
+                    await reflector.read()
+                    continue
+                assert self._tasks is not None, "the caches do not run yet"
                 self._tasks.create_task(reflector.run(), name=f"reflector of {reflector.kind} in {name}")
         found = self._namespaces[name]
         for reflector in found:

@@ -13,8 +13,10 @@ from gpupartition.kube import DEVICE_TAINT_RULES, RESOURCE_SLICES, ApiError, Cli
 class Probe:
     """Asks each question once and remembers the answer; a server that is upgraded restarts its clients' watches, and us if it must."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, *, dry_runs: bool = True) -> None:
+        """Without `dry_runs` nothing is asked that takes a right to write."""
         self._client = client
+        self._dry_runs = dry_runs
         self._taint_rules: Sequence[Problem] | None = None
         self._dropped: dict[str, Sequence[str]] = {}
 
@@ -37,7 +39,7 @@ class Probe:
 
     async def dropped(self, driver: DriverSpec) -> Sequence[str]:
         """Field paths that the server drops from the slices this driver would have us write; nothing is stored by asking."""
-        if driver.publish is None:
+        if driver.publish is None or not self._dry_runs:
             return ()
         name = driver.publish.driver_name
         if name not in self._dropped:

@@ -127,6 +127,13 @@ class Reflector(Generic[T]):
             if failures % _LIST_AFTER == 0:
                 self.resource_version = ""
 
+    async def read(self) -> None:
+        """Make the copy once, without keeping it true. Raises ApiError."""
+        try:
+            await self._list(self._page)
+        except Gone:
+            await self._list(0)
+
     async def _list(self, page: int) -> None:
         listed: set[str] = set()
         version = ""

@@ -1,0 +1,87 @@
+"""What would become of policies: the same reading, compiling and admitting as ever, handed to domain/plan.py instead of the API server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from gpupartition.api.v1alpha1 import NodeStateSpec, NodeStateStatus, PolicyRef
+from gpupartition.controller.caches import Caches
+from gpupartition.controller.ledger import Ledger
+from gpupartition.controller.records import Record
+from gpupartition.controller.scope import Scope, ledger_of, standing
+from gpupartition.controller.world import Reader
+from gpupartition.domain.admission import Standing
+from gpupartition.domain.plan import Candidate, Lane, Plan, plan
+from gpupartition.domain.world import State
+
+
+class Forecast:
+    """Plans from the copies alone: it asks the API server nothing, and writes nothing."""
+
+    def __init__(self, caches: Caches, reader: Reader, ledger: Ledger, *, ignore_not_ready: timedelta) -> None:
+        self._caches = caches
+        self._reader = reader
+        self._ledger = ledger
+        self._ignore = ignore_not_ready
+
+    async def of(self, scopes: Sequence[Scope]) -> list[Plan]:
+        """Play these policies forward together, as if all of them were in force."""
+        records = {scope.policy.name: _records(scope) for scope in scopes}
+        everybody = {r.name: r for r in self._caches.records.values()}
+        for mine in records.values():
+            everybody |= mine
+        lanes = [await self._lane(scope, records[scope.policy.name], everybody) for scope in scopes]
+        return plan(lanes, {scope.driver.name: ledger_of(scope.driver_body) for scope in scopes})
+
+    async def _lane(self, scope: Scope, records: Mapping[str, Record], everybody: Mapping[str, Record]) -> Lane:
+        of_driver = [r for r in everybody.values() if r.spec.driver == scope.driver.name]
+        refused = "" if scope.stopped else "; ".join(str(p) for p in scope.problems[:3])
+        return Lane(
+            policy=scope.policy.name,
+            driver=scope.driver.name,
+            rules=self._ledger.rules(scope, records, of_driver),
+            candidates=[await self._candidate(scope, record) for _, record in sorted(records.items())],
+            others=frozenset(self._ledger.others(scope, of_driver)),
+            contested=scope.contested,
+            refused=refused,
+        )
+
+    async def _candidate(self, scope: Scope, record: Record) -> Candidate:
+        reading = await self._reader.look(record, scope.driver, scope.driver_body, scope.body)
+        node = self._caches.nodes.get(record.name)
+
+        def stand(state: State) -> Standing:
+            return standing(scope, record.name, replace(record, state=state), node, ignore=self._ignore)
+
+        return Candidate(
+            name=record.name,
+            uid=record.spec.node_uid,
+            state=record.state,
+            world=reading.world,
+            stand=stand,
+            problem="; ".join(str(p) for p in reading.intent.problems[:3]),
+        )
+
+
+def _records(scope: Scope) -> dict[str, Record]:
+    """The records that there are, and those that taking the other nodes on would make."""
+    new = {
+        name: Record(
+            name=name,
+            uid="",
+            resource_version="",
+            spec=NodeStateSpec(
+                policy_ref=PolicyRef(name=scope.policy.name, uid=scope.policy.uid),
+                node_uid=node["metadata"]["uid"],
+                driver=scope.driver.name,
+            ),
+            state=NodeStateStatus(),
+            pinned=False,
+            deleting=False,
+        )
+        for name, node in scope.nodes.items()
+        if "deletionTimestamp" not in node["metadata"]
+    }
+    return new | scope.records

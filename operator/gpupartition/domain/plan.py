@@ -1,0 +1,317 @@
+"""What would happen: the roll-out played forward in a world in which each step succeeds.
+
+Nothing is decided anew here. Nodes at rest say what they wait for (`rest`), `admit` chooses, and `advance` takes each chosen node all the
+way; only the world is made up: the taint settles, holders that are waited for end, the driver publishes what is expected of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from enum import StrEnum
+from itertools import count
+from typing import Final
+
+from gpupartition.api.v1alpha1 import Blocker, Grant, Phase
+from gpupartition.domain.admission import Admission, Rules, Standing, admit, order
+from gpupartition.domain.backend import Observation
+from gpupartition.domain.changes import blockers_of, change_class
+from gpupartition.domain.lifecycle import advance
+from gpupartition.domain.pool import Pool
+from gpupartition.domain.rest import rest
+from gpupartition.domain.world import AT_REST, Quiesce, State, World
+
+LONGEST_WAY: Final = 32  # turns: three times the longest way through the table
+LONG: Final = timedelta(days=365)  # whatever has to last has lasted long enough
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A node of a policy as it is: its record, its world as of now, and where it would stand with another record.
+
+    `problem` says why nothing can be wanted for it; "" when something is.
+    """
+
+    name: str
+    uid: str
+    state: State
+    world: World
+    stand: Callable[[State], Standing]
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """One policy with all its nodes.
+
+    `others`: unavailable nodes of its driver's other policies; `contested`: nodes that another policy has; `refused`: why it is not accepted.
+    """
+
+    policy: str
+    driver: str
+    rules: Rules
+    candidates: Sequence[Candidate]
+    others: frozenset[str] = frozenset()
+    contested: Sequence[str] = ()
+    refused: str = ""
+
+
+class Fate(StrEnum):
+    """What becomes of a node."""
+
+    UP_TO_DATE = "UpToDate"  # it has what is wanted
+    UNDER_WAY = "UnderWay"  # it is being changed already
+    STARTS = "Starts"  # in its wave
+    BLOCKED = "Blocked"  # not before its holders have ended
+    WAITS = "Waits"  # its turn does not come: the limit, a pause, a budget
+    NOT_READY = "NotReady"
+    FAILED = "Failed"  # with this very target; somebody has to ask to try again
+    SKIPPED = "Skipped"
+    REFUSED = "Refused"  # it cannot have the layout
+    CONTESTED = "Contested"  # another policy has it
+
+
+CHANGING: Final = frozenset(
+    {Fate.UNDER_WAY, Fate.STARTS, Fate.BLOCKED, Fate.WAITS, Fate.NOT_READY, Fate.FAILED}
+)  # what is wanted for these differs from what they have
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePlan:
+    """One node: in which wave it begins (0: in none), how deep the change goes, its devices, who is in the way, and why.
+
+    `gained` and `lost` are names of devices; one that stays under its name but becomes something else is in both.
+    """
+
+    node: str
+    fate: Fate
+    wave: int = 0
+    change: str = "None"
+    gained: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    blockers: tuple[Blocker, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What would become of a policy's nodes: in the order in which they would begin, then all others by name.
+
+    `stop` is what admission says when nobody can begin any more; `pools` are the nodes' pools before and after all waves.
+    """
+
+    policy: str
+    driver: str
+    nodes: tuple[NodePlan, ...]
+    stop: Admission
+    refused: str = ""
+    pools: tuple[tuple[Pool, Pool], ...] = field(default=(), repr=False)
+
+    @property
+    def waves(self) -> int:
+        """How many times nodes begin together."""
+        return max((n.wave for n in self.nodes), default=0)
+
+
+def plan(lanes: Sequence[Lane], ledgers: Mapping[str, Sequence[Grant]]) -> list[Plan]:
+    """Play all policies forward together, because those of one driver share its budget. `ledgers`: the grants of each driver."""
+    granted = {lane.driver: list(ledgers.get(lane.driver, ())) for lane in lanes}
+    courses = [_Course(lane, granted[lane.driver]) for lane in lanes]
+    for wave in count(1):
+        moved = False
+        for course in courses:
+            begun = course.begin(wave, granted[course.lane.driver])
+            granted[course.lane.driver] += begun
+            moved = moved or bool(begun)
+        for course in courses:
+            arrived = course.travel(granted[course.lane.driver])
+            granted[course.lane.driver] = [g for g in granted[course.lane.driver] if g.node not in arrived]
+            moved = moved or bool(arrived)
+        if not moved:
+            break
+    return [course.plan(granted[course.lane.driver]) for course in courses]
+
+
+class _Course:
+    """A policy's roll-out while it is played."""
+
+    def __init__(self, lane: Lane, ledger: Sequence[Grant]) -> None:
+        self.lane = lane
+        granted = {g.node for g in ledger}
+        self._candidates = {c.name: c for c in lane.candidates}
+        self._looked = {c.name: _look(c) for c in lane.candidates}
+        self._first = {n: self._candidates[n].stand(state) for n, state in self._looked.items()}
+        self._moving = {n for n, s in self._first.items() if s.in_flight or n in granted}
+        self._queue = sorted((s for s in self._first.values() if self._may_begin(s)), key=order)
+        self._taken = 0  # of the queue
+        self._arrived: dict[str, State] = {}
+        self._waves: dict[str, int] = {}
+        queued = {s.node for s in self._queue}
+        blocked = [n for n, s in self._first.items() if s.blocked and s.ready and n not in self._moving]
+        self._done = {n for n, s in self._first.items() if _done(s)}
+        self._others = {n: s for n, s in self._first.items() if n not in queued | self._done | set(blocked[1:])}
+
+    def _may_begin(self, node: Standing) -> bool:
+        free = node.startable and node.ready and not node.blocked
+        return free and not node.at_target and node.node not in self._moving
+
+    def begin(self, wave: int, ledger: Sequence[Grant]) -> list[Grant]:
+        """Grants for those that admission chooses now."""
+        chosen = () if self.lane.refused else self._admit(ledger).nodes
+        self._waves |= dict.fromkeys(chosen, wave)
+        self._taken += len(chosen)
+        self._moving |= set(chosen)
+        return [self._grant(name, wave) for name in chosen]
+
+    def _admit(self, ledger: Sequence[Grant]) -> Admission:
+        """Ask admission about as many nodes as can matter to its choice, or thousands one by one would take hours.
+
+        Those that are done only use up the limit. Of those that wait, in admission's own order, no more can be chosen than may be unavailable.
+        One blocked node stands for all of them: none can be chosen.
+        """
+        rules = replace(self.lane.rules, limit=self.lane.rules.limit - len(self._done))
+        next_ones = self._queue[self._taken : self._taken + rules.max_unavailable + 1]
+        return admit(nodes=[*self._others.values(), *next_ones], others=self.lane.others, ledger=ledger, rules=rules)
+
+    def _grant(self, name: str, wave: int) -> Grant:
+        node = self._candidates[name]
+        return Grant(node=name, uid=node.uid, policy=self.lane.policy, token=f"wave-{wave}", since=node.world.now)
+
+    def travel(self, ledger: Sequence[Grant]) -> set[str]:
+        """Take everybody who is on the way as far as it goes; those that have arrived."""
+        moving, self._moving = self._moving, set()
+        grants = {g.node: g for g in ledger if g.node in moving}
+        arrived = set()
+        for name in sorted(moving):
+            node = self._candidates[name]
+            state = self._arrived[name] = _travel(self._looked[name], node.world, grants.get(name))
+            standing = node.stand(state)
+            self._others.pop(name, None)
+            if _done(standing):
+                self._done.add(name)
+            else:
+                self._others[name] = replace(
+                    standing, startable=False
+                )  # once is enough: it would come to the same again
+            if not standing.in_flight:
+                arrived.add(name)
+        return arrived
+
+    def plan(self, ledger: Sequence[Grant]) -> Plan:
+        """What it has come to."""
+        last = [self._candidates[n].stand(self._arrived.get(n, state)) for n, state in self._looked.items()]
+        stop = admit(nodes=last, others=self.lane.others, ledger=ledger, rules=self.lane.rules)
+        why = self.lane.refused or stop.message or stop.reason
+        rows = [
+            self._row(c, why) for c in self.lane.candidates if c.world.wanted or c.problem or c.name in self._arrived
+        ]
+        rows += [NodePlan(node=n, fate=Fate.CONTESTED, why="another policy has it") for n in self.lane.contested]
+        place = {n: order(s) if n in self._waves else () for n, s in self._first.items()}
+        return Plan(
+            policy=self.lane.policy,
+            driver=self.lane.driver,
+            nodes=tuple(sorted(rows, key=lambda n: (not n.wave, n.wave, place.get(n.node, ()), n.node))),
+            stop=Admission() if self.lane.refused else stop,
+            refused=self.lane.refused,
+            pools=tuple((c.world.observed.pool, self._pool(c)) for c in self.lane.candidates),
+        )
+
+    def _pool(self, node: Candidate) -> Pool:
+        """What it publishes in the end."""
+        arrived = node.name in self._done and node.world.wanted
+        return arrived.pool if arrived else node.world.observed.pool
+
+    def _row(self, node: Candidate, stop: str) -> NodePlan:
+        fate, why = self._fate(node, stop)
+        looked, now, wanted = self._looked[node.name], node.world.observed, node.world.wanted
+        change = "None"
+        if fate is Fate.UNDER_WAY:
+            change = self._looked[node.name].change
+        elif fate in CHANGING and wanted is not None:
+            change = change_class(now, wanted)
+        then = wanted.pool if fate in CHANGING and wanted is not None else now.pool
+        return NodePlan(
+            node=node.name,
+            fate=fate,
+            wave=self._waves.get(node.name, 0),
+            change=change,
+            gained=tuple(sorted(then.vanishing(now.pool))),
+            lost=tuple(sorted(now.pool.vanishing(then))),
+            blockers=tuple(blockers_of(looked, node.world)) if fate in CHANGING else (),
+            why=why,
+        )
+
+    def _fate(self, node: Candidate, stop: str) -> tuple[Fate, str]:
+        first, looked = self._first[node.name], self._looked[node.name]
+        rows: list[tuple[object, Fate, str]] = [
+            (node.problem, Fate.REFUSED, node.problem),
+            (first.in_flight and first.phase is not Phase.FAILED, Fate.UNDER_WAY, looked.message),
+            (first.at_target, Fate.UP_TO_DATE, ""),
+            (
+                node.name in self._waves,
+                Fate.STARTS,
+                "is closed to new claims first, then waits for its holders" if node.world.holders else "",
+            ),
+            (first.halted, Fate.FAILED, looked.message),
+            (looked.phase is Phase.SKIPPED, Fate.SKIPPED, f"{looked.reason}: {looked.message}"),
+            (first.blocked, Fate.BLOCKED, "waits until its devices are free"),
+            (not first.ready, Fate.NOT_READY, "the node is not Ready"),
+        ]
+        return next(((fate, why) for holds, fate, why in rows if holds), (Fate.WAITS, stop))
+
+
+def _done(node: Standing) -> bool:
+    """Verified, and nobody counts it as unavailable."""
+    return node.at_target and not node.in_flight and (node.ready or node.ignored)
+
+
+def _look(node: Candidate) -> State:
+    """The record after the node has been looked at: adopted, or with what it waits for."""
+    world, state = node.world, node.state
+    if world.wanted is not None and not world.observed.pool.same_shape(world.wanted.pool):
+        world = replace(world, differs=LONG)  # a difference that there is now will have lasted
+    for _ in range(LONGEST_WAY):
+        step = rest(state, world) if state.phase in AT_REST else None
+        if step is None:
+            return state
+        state = step.state
+    raise AssertionError(f"node {node.name} does not come to rest: {state}")
+
+
+def _travel(state: State, world: World, grant: Grant | None) -> State:
+    """The record at the end of the way; Failed and without a way on, it stays where it is."""
+    for _ in range(LONGEST_WAY):
+        at_rest = state.phase in AT_REST
+        step = rest(state, replace(world, grant=grant)) if at_rest else advance(state, _as_hoped(state, world))
+        if step is None:
+            closed = rest(state, replace(world, grant=None)) if at_rest and state.token else None
+            return closed.state if closed else state
+        state = step.state
+    raise AssertionError(f"the way does not end: {state}")
+
+
+def _as_hoped(state: State, world: World) -> World:
+    """The world in which what this phase waits for has just come true."""
+    seen, to = world.observed, state.previous if state.phase is Phase.ROLLING_BACK else state.target
+    if state.phase in {Phase.APPLYING, Phase.VERIFYING, Phase.ROLLING_BACK} and to is not None:
+        restarted = state.restart is not None and state.restart.step == state.step
+        seen = Observation(
+            assignment=to.assignment,
+            step=state.step,
+            running=to.fingerprint,
+            ready=True,
+            pool=Pool.from_json(to.pool),
+            plugin={"metadata": {"uid": "the next one"}} if restarted else seen.plugin,
+        )
+    opened = state.phase in {Phase.RELEASING, Phase.ABORTING}
+    return replace(
+        world,
+        fresh="planned",
+        observed=seen,
+        quiesce=None if opened else Quiesce(active=True, proven=True, watched=LONG),
+        holders=(),
+        idle=LONG,
+        matched=LONG,
+        config_touched=world.now,
+    )
