@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from gpupartition.api.v1alpha1 import Assigned, DrainMode, Phase
@@ -46,7 +47,6 @@ def _take_grant(state: State, world: World, token: str) -> Step:
         "boot_id": world.boot_id,
         "retry": world.retry,
         "generation": max(state.generation, world.observed.pool.generation),
-        "blockers": [],
         "reason": "",
         "message": "admitted",
     }
@@ -77,6 +77,14 @@ def _adopt(state: State, world: World) -> Step | None:
         "message": "publishes what is wanted",
     }
     return Step(settle_down(state.model_copy(update=update), world), "publishes what is wanted")
+
+
+def released_at(state: State) -> datetime | None:
+    """When a node at rest was brought to what it has; None for one that had it already (its target is as old as its adoption)."""
+    target = state.target
+    if state.phase is not Phase.UP_TO_DATE or state.original is None or target is None or target.since == state.since:
+        return None
+    return state.since
 
 
 def same_layout(one: Assigned | None, other: Assigned) -> bool:
