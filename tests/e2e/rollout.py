@@ -458,12 +458,12 @@ class Watcher:
                 entered.append(phase)
         return entered
 
-    def targets(self, node: str, phase: str) -> list[str]:
-        """The fingerprints that a node had as target when it entered a phase."""
+    def targets(self, node: str, phase: str, *, after: int = 0) -> list[str]:
+        """The fingerprints that a node had as target when it entered a phase, after this resourceVersion."""
         entered, former = [], ""
         for each in self.changes(NODE_STATES, node):
             status = each.body.get("status", {})
-            if status.get("phase") == phase != former:
+            if status.get("phase") == phase != former and each.version > after:
                 entered.append(status["target"]["fingerprint"])
             former = status.get("phase", "")
         return entered
