@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from gpupartition.controller.operator import Operator, Stopped
 from gpupartition.kube import Client
+from gpupartition.kube.lease import Lost
 from gpupartition.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -59,13 +60,16 @@ async def _run(kubeconfig: str | None, context: str | None, settings: Settings) 
         operator = Operator(client, settings, on_start=end_when_asked)
         running = asyncio.create_task(operator.run(), name="operator")
         end_when_asked()
+        lost: Sequence[BaseException] = ()
         with contextlib.suppress(asyncio.CancelledError):
             try:
                 await running
             except* Stopped:
                 pass
-        log.info("stopped")
-    return 0
+            except* Lost as group:
+                lost = group.exceptions
+        log.info("stopped%s", "".join(f": {each}" for each in lost))
+    return 1 if lost else 0
 
 
 def _log(*, verbose: bool) -> None:

@@ -20,9 +20,10 @@ class Settings:
     Every time limit of `Limits` is `GPUPARTITION_<NAME>_SECONDS`, for example `GPUPARTITION_DRAINING_WAIT_SECONDS=7200`.
     """
 
-    namespace: str = names.OPERATOR_NAMESPACE  # GPUPARTITION_NAMESPACE: where the freeze ConfigMap is looked for
+    namespace: str = names.OPERATOR_NAMESPACE  # GPUPARTITION_NAMESPACE: where the freeze ConfigMap and the Lease are
     port: int = 8080  # GPUPARTITION_PORT: /healthz, /readyz, /metrics; 0 chooses a free one and logs it
     host: str = "0.0.0.0"  # noqa: S104  GPUPARTITION_HOST: probes come from outside the pod
+    leader_election: bool = False  # GPUPARTITION_LEADER_ELECTION: work only while holding the Lease, else stand by
     workers: int = 4  # GPUPARTITION_WORKERS: nodes looked at at the same time
     resync: timedelta = timedelta(
         seconds=300
@@ -75,6 +76,12 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
     return read
 
 
+def _yes_or_no(text: str) -> bool:
+    if text not in {"true", "false"}:
+        raise ValueError("is neither true nor false")
+    return text == "true"
+
+
 def _words(text: str) -> str:
     if not text:
         raise ValueError("is empty; leave the variable out for the default")
@@ -85,6 +92,7 @@ _LIMITS: Final = frozenset(f.name for f in fields(Limits))
 _READERS: Final[Mapping[str, Callable[[str], object]]] = {
     "NAMESPACE": _words,
     "HOST": _words,
+    "LEADER_ELECTION": _yes_or_no,
     "PORT": _whole(0, 65535),
     "WORKERS": _whole(1, 256),
     **{f"{name.upper()}_SECONDS": _seconds for name in (*_LIMITS, "resync", "summary", "ignore_not_ready")},

@@ -43,6 +43,7 @@ gpupartition.dev/gpupartitionnodestates       get list watch create update delet
 apps/daemonsets                               get list watch create patch delete            gpu-driver
 apps/controllerrevisions                      get list watch                                gpu-driver
 /pods                                         get list watch delete                         gpu-driver
+coordination.k8s.io/leases                    create                                        gpupartition-system
 """
 MAY_NOT: Final = """
 /nodes                                        create update delete                          -
@@ -56,6 +57,8 @@ MAY_NOT: Final = """
 /serviceaccounts/token                        create                                        gpupartition-system
 apps/daemonsets                               get create patch delete                       kube-system
 apps/deployments                              get create update patch delete                gpupartition-system
+coordination.k8s.io/leases                    get list watch update patch delete            gpupartition-system
+coordination.k8s.io/leases                    get create update                             kube-system
 resource.k8s.io/resourceclaims                create update patch delete                    default
 resource.k8s.io/resourceclaims/status         update patch                                  default
 resource.k8s.io/deviceclasses                 create update patch delete                    -
@@ -116,6 +119,12 @@ async def test_the_operator_may_do_nothing_else(client: Client) -> None:
 async def test_of_all_config_maps_the_operator_sees_only_its_brake(client: Client) -> None:
     assert await allowed(client, "/configmaps", "watch", OPERATOR_NAMESPACE, "gpupartition-freeze")
     assert not await allowed(client, "/configmaps", "watch", OPERATOR_NAMESPACE, "another")
+
+
+async def test_of_all_leases_the_operator_holds_only_its_own(client: Client) -> None:
+    for verb in ("get", "update"):
+        assert await allowed(client, "coordination.k8s.io/leases", verb, OPERATOR_NAMESPACE, "gpupartition")
+        assert not await allowed(client, "coordination.k8s.io/leases", verb, OPERATOR_NAMESPACE, "another")
 
 
 async def test_the_roles_name_no_right_beyond_the_table_above(installed: ControlPlane) -> None:

@@ -48,8 +48,14 @@ def test_everything_else_can_be_set(variable: str, name: str, value: object) -> 
     assert getattr(read(**{variable: str(value)}), name) == value
 
 
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("false", False)])
+def test_leader_election_can_be_asked_for(text: str, value: bool) -> None:
+    assert read(LEADER_ELECTION=text).leader_election is value
+
+
 def test_every_field_of_the_settings_has_a_variable() -> None:
-    tested = {"namespace", "host", "port", "workers", "resync", "summary", "ignore_not_ready", "limits"}
+    tested = {"namespace", "host", "port", "workers", "leader_election"}
+    tested |= {"resync", "summary", "ignore_not_ready", "limits"}
     assert {f.name for f in fields(Settings)} == tested
 
 
@@ -65,6 +71,7 @@ def test_every_field_of_the_settings_has_a_variable() -> None:
         ("SETTLE_SECONDS", "-1", "GPUPARTITION_SETTLE_SECONDS='-1' is negative; write 0 or more"),
         ("SETTLE", "5", "GPUPARTITION_SETTLE is unknown"),
         ("SETTEL_SECONDS", "5", "GPUPARTITION_SETTEL_SECONDS is unknown"),
+        ("LEADER_ELECTION", "yes", "GPUPARTITION_LEADER_ELECTION='yes' is neither true nor false"),
         ("PORT", "http", "GPUPARTITION_PORT='http' is not a whole number from 0 to 65535"),
         ("PORT", "-1", "GPUPARTITION_PORT='-1' is not a whole number"),
         ("PORT", "65536", "GPUPARTITION_PORT='65536' is not a whole number from 0 to 65535"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
+import socket
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
@@ -16,7 +18,7 @@ from gpupartition.controller.events import Recorder
 from gpupartition.controller.handlers import Kinds, registry
 from gpupartition.controller.intent import Intents, Policy
 from gpupartition.controller.ledger import Ledger
-from gpupartition.controller.metrics import TURNS
+from gpupartition.controller.metrics import LEADING, TURNS
 from gpupartition.controller.node import NodeLoop
 from gpupartition.controller.policy import PolicyLoop
 from gpupartition.controller.probe import Probe
@@ -26,12 +28,14 @@ from gpupartition.controller.summary import Summary
 from gpupartition.controller.world import Reader
 from gpupartition.domain.world import AT_REST
 from gpupartition.kube import ApiError, Client
+from gpupartition.kube.lease import Elector
 from gpupartition.kube.workqueue import ShutDown, WorkQueue
 from gpupartition.settings import Settings
 
 log = logging.getLogger(__name__)
 
 GATHER = 0.1  # seconds in which events about one policy are gathered into one look at it
+LEASE = "gpupartition"  # its name, in the operator's namespace
 POLICY_WORKERS = 2  # a policy that waits for a slow answer must not hold up the others
 
 
@@ -46,6 +50,10 @@ class Operator:
     """
 
     def __init__(self, client: Client, settings: Settings, *, on_start: Callable[[], None]) -> None:
+        self._elector = elector = _elector(client, settings) if settings.leader_election else None
+        if elector is not None:
+            # Stopped for a while in the middle of something, we may wake up when another one leads.
+            client = client.only_while(lambda: elector.leading)
         self._client = client
         self._settings = settings
         self._on_start = on_start
@@ -53,6 +61,7 @@ class Operator:
         self._nodes: WorkQueue[str] = WorkQueue(longest_retry=60)
         self._policies: WorkQueue[str] = WorkQueue(longest_retry=60)
         self._ready = asyncio.Event()
+        self._leading = asyncio.Event()
         self._caches = Caches(
             client, namespace=settings.namespace, on_node=self._node_changed, on_all=self._everything_changed
         )
@@ -124,10 +133,16 @@ class Operator:
     # ------------------------------------------------------------------------------------------------------------- running
 
     async def run(self) -> None:
-        """Run until cancelled; a mistake of ours ends it, with everything it started."""
+        """Run until cancelled; a mistake of ours ends it, with everything it started. Raises Lost when another one may lead."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._serve(), name="probes and metrics")
+            await (self._lead() if self._elector is None else self._elector.run(self._lead))
+
+    async def _lead(self) -> None:
+        self._leading.set()
+        LEADING.set(1)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._caches.run(self._ready), name="caches")
-            tasks.create_task(self._serve(), name="probes and metrics")
             await self._ready.wait()
             for kind, bodies in ((POLICIES, self._kinds.policies), (DRIVERS, self._kinds.drivers)):
                 bodies.update({b["metadata"]["name"]: b for b in (await self._client.list(kind)).items})
@@ -188,12 +203,17 @@ class Operator:
             self._on_start()
         raise Stopped  # it was asked to while kopf had the signals
 
+    async def _answer_readiness(self) -> web.Response:
+        if not self._leading.is_set():
+            return await _text("standing by")  # as ready as it can be: a roll-out of our own must not wait for it
+        return await (_text("ready") if self._ready.is_set() else _text("reading", status=503))
+
     async def _serve(self) -> None:
         app = web.Application()
         app.add_routes(
             [
                 web.get("/healthz", lambda _: _text("alive")),
-                web.get("/readyz", lambda _: _text("ready") if self._ready.is_set() else _text("reading", status=503)),
+                web.get("/readyz", lambda _: self._answer_readiness()),
                 web.get("/metrics", _metrics),
             ]
         )
@@ -206,6 +226,12 @@ class Operator:
             await asyncio.Event().wait()
         finally:
             await runner.cleanup()
+
+
+def _elector(client: Client, settings: Settings) -> Elector:
+    """Each run is another candidate, the name of its pod in front, where people look for it."""
+    identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"
+    return Elector(client, namespace=settings.namespace, name=LEASE, identity=identity)
 
 
 async def _text(text: str, *, status: int = 200) -> web.Response:

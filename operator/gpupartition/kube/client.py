@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -71,12 +71,20 @@ class Client:
     Every method raises ApiError: the subclass by status, Unreachable when there was no answer.
     """
 
-    def __init__(self, way_in: Credentials, session: aiohttp.ClientSession, user_agent: str, patience: float) -> None:
+    def __init__(
+        self,
+        way_in: Credentials,
+        session: aiohttp.ClientSession,
+        user_agent: str,
+        patience: float,
+        may_write: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._credentials = way_in
         self._session = session
         self._user_agent = user_agent
         self._patience = patience
         self._warned: set[str] = set()
+        self._may_write = may_write
 
     @classmethod
     @asynccontextmanager
@@ -101,6 +109,10 @@ class Client:
     def session(self) -> aiohttp.ClientSession:
         """Open another session with the same credentials, for a framework that wants to own (and close) one."""
         return self._credentials.session(self._user_agent)
+
+    def only_while(self, allowed: Callable[[], bool]) -> Client:
+        """Give the same client again, but one that sends no write any more as soon as `allowed` says no (reason ``NotLeading``)."""
+        return Client(self._credentials, self._session, self._user_agent, self._patience, allowed)
 
     async def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
         """Read one object, live."""
@@ -289,6 +301,8 @@ class Client:
         return await self._once(ask)
 
     async def _write(self, ask: _Request) -> Object:
+        if not self._may_write():
+            raise ApiError(ask.what, 0, "NotLeading", "nothing was sent, because another instance may be at work")
         # The server gives up when we do: what its caller has given up must not happen much later.
         return await self._once(replace(ask, query={**ask.query, "timeout": f"{self._patience:g}s"}))
 
