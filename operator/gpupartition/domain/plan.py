@@ -98,7 +98,8 @@ class NodePlan:
 class Plan:
     """What would become of a policy's nodes: in the order in which they would begin, then all others by name.
 
-    `stop` is what admission says when nobody can begin any more; `pools` are the nodes' pools before and after all waves.
+    `stop` is what admission says when nobody can begin any more; `opens`: when the next window does ("": one is open, and the first wave begins
+    at once); `pools` are the nodes' pools before and after all waves.
     """
 
     policy: str
@@ -106,6 +107,7 @@ class Plan:
     nodes: tuple[NodePlan, ...]
     stop: Admission
     refused: str = ""
+    opens: str = ""
     pools: tuple[tuple[Pool, Pool], ...] = field(default=(), repr=False)
 
     @property
@@ -138,6 +140,8 @@ class _Course:
 
     def __init__(self, lane: Lane, ledger: Sequence[Grant]) -> None:
         self.lane = lane
+        # Waves are told in their order, not at their hours: windows open, and pauses end.
+        self._rules = replace(lane.rules, outside="", pause=timedelta(0))
         granted = {g.node for g in ledger}
         self._candidates = {c.name: c for c in lane.candidates}
         self._looked = {c.name: _look(c) for c in lane.candidates}
@@ -170,7 +174,7 @@ class _Course:
         Those that are done only use up the limit. Of those that wait, in admission's own order, no more can be chosen than may be unavailable.
         One blocked node stands for all of them: none can be chosen.
         """
-        rules = replace(self.lane.rules, limit=self.lane.rules.limit - len(self._done))
+        rules = replace(self._rules, limit=self._rules.limit - len(self._done))
         next_ones = self._queue[self._taken : self._taken + rules.max_unavailable + 1]
         return admit(nodes=[*self._others.values(), *next_ones], others=self.lane.others, ledger=ledger, rules=rules)
 
@@ -201,7 +205,7 @@ class _Course:
     def plan(self, ledger: Sequence[Grant]) -> Plan:
         """What it has come to."""
         last = [self._candidates[n].stand(self._arrived.get(n, state)) for n, state in self._looked.items()]
-        stop = admit(nodes=last, others=self.lane.others, ledger=ledger, rules=self.lane.rules)
+        stop = admit(nodes=last, others=self.lane.others, ledger=ledger, rules=self._rules)
         why = self.lane.refused or stop.message or stop.reason
         rows = [
             self._row(c, why) for c in self.lane.candidates if c.world.wanted or c.problem or c.name in self._arrived
@@ -214,6 +218,7 @@ class _Course:
             nodes=tuple(sorted(rows, key=lambda n: (not n.wave, n.wave, place.get(n.node, ()), n.node))),
             stop=Admission() if self.lane.refused else stop,
             refused=self.lane.refused,
+            opens=self.lane.rules.outside,
             pools=tuple((c.world.observed.pool, self._pool(c)) for c in self.lane.candidates),
         )
 

@@ -1,0 +1,209 @@
+"""`gpupartition plan`: what would happen, in which order, and who is in the way. Reads the cluster and writes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from kubernetes.aio.config import ConfigException
+
+from gpupartition.cli.documents import Document, Unusable, read
+from gpupartition.cli.show import FORMS
+from gpupartition.controller.caches import Caches
+from gpupartition.controller.forecast import Forecast
+from gpupartition.controller.intent import Intents, Policy
+from gpupartition.controller.ledger import Ledger
+from gpupartition.controller.probe import Probe
+from gpupartition.controller.records import DRIVERS, POLICIES
+from gpupartition.controller.scope import Scope, read_scope
+from gpupartition.controller.stopwatch import Stopwatch
+from gpupartition.controller.world import Reader
+from gpupartition.domain.backend import Refused
+from gpupartition.domain.outlook import FINDINGS, findings
+from gpupartition.domain.plan import Plan
+from gpupartition.kube import ApiError, Client, Forbidden, NotFound
+from gpupartition.settings import Settings
+
+Object = dict[str, Any]
+
+OK: Final = 0
+ERROR: Final = 1
+FOUND: Final = 3  # 2 is argparse's, for usage
+
+ABOUT: Final = """
+Plays the roll-out forward with the very rules that the operator follows, as if each step succeeded: which nodes would change, in which
+waves, how deeply, which devices come and go, and who holds a device that is in the way. Nothing is written: the ClusterRole gpupartition-plan
+is all that it needs.
+"""
+EXAMPLES: Final = """
+examples:
+  gpupartition plan -f policy.yaml                     a policy before it is applied (or a changed one; or a driver and policies)
+  kustomize build . | gpupartition plan -f -           from stdin
+  gpupartition plan inference                          a policy that is in the cluster; without a name: all of them
+  gpupartition plan -f policy.yaml --fail-on=blocked,infeasible    for pipelines
+
+exit codes: 0 planned; 1 could not be planned (the message says why); 2 wrong usage; 3 one of --fail-on was found
+"""
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command with its options."""
+    parser = commands.add_parser(
+        "plan",
+        help="say what a policy would do, and touch nothing",
+        description=ABOUT,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", nargs="*", help="a policy in the cluster (default: those of -f, else all)")
+    parser.add_argument(
+        "-f",
+        "--filename",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="YAML with drivers and policies; - is stdin",
+    )
+    parser.add_argument(
+        "-o", "--output", choices=sorted(FORMS), default="table", help="form of the output (default: table)"
+    )
+    parser.add_argument(
+        "--fail-on",
+        type=_findings,
+        default=(),
+        metavar="FINDINGS",
+        help=f"exit with {FOUND} if one of these, separated by commas, is found: {', '.join(FINDINGS)}",
+    )
+    parser.add_argument(
+        "--kubeconfig", help="path of a kubeconfig (default: the pod's ServiceAccount, else $KUBECONFIG)"
+    )
+    parser.add_argument("--context", help="context of the kubeconfig")
+
+
+def _findings(text: str) -> tuple[str, ...]:
+    named = tuple(part.strip() for part in text.split(",") if part.strip())
+    unknown = sorted(set(named) - set(FINDINGS))
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(FINDINGS)}")
+    return named
+
+
+async def run(options: argparse.Namespace, settings: Settings) -> int:
+    """Plan, print, and return the exit code."""
+    try:
+        documents = read(options.filename) if options.filename else []
+        async with Client.connect(options.kubeconfig, options.context) as client:
+            plans = await _plans(client, settings, documents, options.name)
+    except Unusable as unusable:
+        return _complain(*unusable.lines)
+    except (FileNotFoundError, ConfigException) as error:
+        return _complain(str(error))
+    except ApiError as error:
+        return _complain(_explain(error))
+    print(FORMS[options.output](plans))  # noqa: T201
+    found = {name for plan in plans for name in findings(plan)} & set(options.fail_on)
+    if found:
+        print(f"found: {', '.join(sorted(found))}", file=sys.stderr)  # noqa: T201
+    return FOUND if found else OK
+
+
+def _complain(*lines: str) -> int:
+    for line in lines:
+        print(f"error: {line}", file=sys.stderr)  # noqa: T201
+    return ERROR
+
+
+def _explain(error: ApiError) -> str:
+    if isinstance(error, Forbidden):
+        return f"{error}; grant the right: bind the ClusterRole gpupartition-plan (manifests/base/planner.yaml) to this account"
+    if isinstance(error, NotFound):
+        return f"{error}; install the CRDs first: kubectl apply -k crds"
+    if error.status == 0:
+        return f"{error}; is the cluster up, and is this the right kubeconfig and context?"
+    return str(error)
+
+
+async def _plans(client: Client, settings: Settings, documents: Sequence[Document], names: Sequence[str]) -> list[Plan]:
+    policies = {b["metadata"]["name"]: b for b in (await client.list(POLICIES)).items}
+    drivers = {b["metadata"]["name"]: b for b in (await client.list(DRIVERS)).items}
+    changed = {kind: [d for d in documents if d.kind == kind] for kind in ("GpuPartitionPolicy", "GpuPartitionDriver")}
+    _lay_over(policies, changed["GpuPartitionPolicy"], fixed="driver")
+    _lay_over(drivers, changed["GpuPartitionDriver"], fixed="type")
+    asked = _asked(policies, documents, names)
+    caches = Caches(client, namespace=settings.namespace, on_node=lambda _: None, on_all=lambda: None)
+    await caches.read()
+    intents = Intents(caches, Probe(client, dry_runs=False))
+    ledger = Ledger(client, caches, ignore_not_ready=settings.ignore_not_ready)
+    reader = Reader(client, caches, intents, Stopwatch(), settings.limits)
+    forecast = Forecast(caches, reader, ledger, ignore_not_ready=settings.ignore_not_ready)
+    shared = {policies[name]["spec"]["driver"] for name in asked}
+    scopes = [
+        await _scope(body, drivers, policies, caches=caches, intents=intents)
+        for name, body in sorted(policies.items())
+        if name in asked or (body["spec"].get("driver") in shared and _moves(body))
+    ]
+    return [plan for plan in await forecast.of(scopes) if plan.policy in asked]
+
+
+def _moves(body: Object) -> bool:
+    """Whether a policy that nobody asked about takes nodes of its own, and so a part of the driver's budget."""
+    return body["spec"].get("mode", "Enforce") == "Enforce" and "deletionTimestamp" not in body["metadata"]
+
+
+def _lay_over(bodies: dict[str, Object], documents: Sequence[Document], *, fixed: str) -> None:
+    """Put what the documents say in the place of what the cluster has, as applying them would. Raises Unusable."""
+    mistakes = []
+    for document in documents:
+        present, spec = bodies.get(document.name), document.body["spec"]
+        if present is None:
+            bodies[document.name] = {**document.body, "metadata": {**document.body["metadata"], "uid": "planned"}}
+            continue
+        meta = present["metadata"]
+        if present["spec"].get(fixed) != spec.get(fixed):
+            mistakes.append(
+                f"{document.at}: {document.kind} {document.name}: spec.{fixed}: {spec.get(fixed)} instead of {present['spec'].get(fixed)} "
+                "cannot be applied, because it is immutable; give the new one another name"
+            )
+        notes = {**meta.get("annotations", {}), **(document.body["metadata"].get("annotations") or {})}
+        changed = {**meta, "annotations": notes, "generation": meta.get("generation", 0) + 1}
+        bodies[document.name] = {**present, "metadata": changed, "spec": spec}
+    if mistakes:
+        raise Unusable(*mistakes)
+
+
+def _asked(policies: Mapping[str, Object], documents: Sequence[Document], names: Sequence[str]) -> set[str]:
+    """The policies to show. Raises Unusable for one that is nowhere."""
+    unknown = [name for name in names if name not in policies]
+    if unknown:
+        known = ", ".join(sorted(policies)) or "none"
+        raise Unusable(
+            *(f"there is no GpuPartitionPolicy {n}; there are: {known}; or name a file with -f" for n in unknown)
+        )
+    written = {d.name for d in documents if d.kind == "GpuPartitionPolicy"}
+    if written or names:
+        return written | set(names)
+    changed = {d.name for d in documents}  # drivers alone: whoever uses them
+    found = {n for n, body in policies.items() if not changed or body["spec"].get("driver") in changed}
+    if not found:
+        raise Unusable("there is no GpuPartitionPolicy to plan for; name a file with -f")
+    return found
+
+
+async def _scope(
+    body: Object, drivers: Mapping[str, Object], policies: dict[str, Object], *, caches: Caches, intents: Intents
+) -> Scope:
+    policy = Policy.read(body)
+    name = body["spec"].get("driver", "")
+    if name not in drivers:
+        known = ", ".join(sorted(drivers)) or "none"
+        raise Unusable(
+            f"GpuPartitionPolicy {policy.name}: spec.driver: there is no GpuPartitionDriver {name} (there are: {known}); "
+            "add it to the files, or create it first"
+        )
+    try:
+        driver = await intents.driver(drivers[name])
+    except Refused as refused:
+        raise Unusable(*(f"GpuPartitionDriver {name}: {problem}" for problem in refused.problems)) from refused
+    return read_scope(body, policy, driver, drivers[name], caches=caches, intents=intents, policies=policies)
