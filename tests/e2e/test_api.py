@@ -154,7 +154,16 @@ async def test_what_is_left_out_gets_its_default_and_nothing_in_a_list_does(clie
     assert made["spec"] == example["spec"] | {
         "mode": "Enforce",
         "deletionPolicy": "Retain",
-        "rollout": {"paused": False, "limit": "100%", "maxUnavailable": 1, "drain": {"mode": "WhenIdle"}},
+        "rollout": {
+            "paused": False,
+            "limit": "100%",
+            "maxUnavailable": 1,
+            "maxFailed": 0,
+            "onFailure": "RollBack",
+            "pauseBetweenSeconds": 0,
+            "progressDeadlineSeconds": 0,
+            "drain": {"mode": "WhenIdle"},
+        },
     }
     example = manifest("defaults", "example")
     made = await client.create(DRIVERS, example, dry_run=True)

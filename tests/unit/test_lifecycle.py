@@ -30,7 +30,7 @@ from tests.unit.worlds import (
     world,
 )
 
-from gpupartition.api.v1alpha1 import DrainMode, NodeStateStatus, Phase, Restart
+from gpupartition.api.v1alpha1 import DrainMode, NodeStateStatus, OnFailure, Phase, Restart
 from gpupartition.domain.lifecycle import PHASES, advance, way_out
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.rest import rest
@@ -52,6 +52,7 @@ def gone(phase: Phase) -> Case:
 
 GONE: Final = "the node is gone"
 UNWANTED: Final = "the policy no longer wants this node"
+HALTED: Final = ", and the policy says Halt"
 UNVERIFIED: Final = ", and its hardware is unverified"
 ALL_ALONG: Final = "the node has had the new target all along"
 SUPERSEDED: Final = "the policy wants another layout"
@@ -122,6 +123,10 @@ CASES: Final[Mapping[tuple[Phase, str], Case]] = {
         record(Phase.APPLYING),
         world(after=LIMITS.applying, observed=seen(HALVES, step=STEP, ready=False)),
     ),
+    (Phase.APPLYING, "the driver did not take the new config in time" + HALTED): (
+        record(Phase.APPLYING),
+        replace(world(after=LIMITS.applying, observed=seen(HALVES, step=STEP, ready=False)), on_failure=OnFailure.HALT),
+    ),
     (Phase.VERIFYING, GONE): gone(Phase.VERIFYING),
     (Phase.VERIFYING, "the policy wants another layout by now"): (
         record(Phase.VERIFYING),
@@ -134,6 +139,12 @@ CASES: Final[Mapping[tuple[Phase, str], Case]] = {
     (Phase.VERIFYING, "the node does not publish what is wanted"): (
         record(Phase.VERIFYING),
         world(after=LIMITS.verifying, observed=seen(HALVES, step=STEP, pool=cut(4))),
+    ),
+    (Phase.VERIFYING, "the node does not publish what is wanted" + HALTED): (
+        record(Phase.VERIFYING),
+        replace(
+            world(after=LIMITS.verifying, observed=seen(HALVES, step=STEP, pool=cut(4))), on_failure=OnFailure.HALT
+        ),
     ),
     (Phase.RELEASING, "back on its former layout"): (record(Phase.RELEASING, outcome=Phase.ROLLED_BACK), world()),
     (Phase.RELEASING, "open for claims with the new layout"): (

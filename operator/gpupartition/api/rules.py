@@ -59,6 +59,46 @@ NODE_COUNT: Final = Rule(
     'write a number of nodes, at least 1, or a percentage from "1%" to "100%"; to stop, use rollout.paused: true',
 )
 
+FAILURE_COUNT: Final = Rule(
+    "type(self) == int ? self >= 0 : self.matches('^([1-9][0-9]?|100)%$')",
+    'write a number of nodes, 0 or more, or a percentage from "1%" to "100%"; to halt at the first failure, write 0',
+)
+
+START: Final = Rule(
+    "self.matches('^([01][0-9]|2[0-3]):[0-5][0-9]$')",
+    'write a time of the day with hours and minutes, from "00:00" to "23:59", in quotes',
+)
+
+END: Final = Rule(
+    "self.matches('^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$')",
+    'write a time of the day with hours and minutes, from "00:00" to "24:00", in quotes',
+)
+
+TIME_ZONE: Final = Rule(
+    "self.matches('^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$')",
+    "is no name of a time zone: write UTC, or area and city, such as Europe/Berlin",
+)
+
+WINDOW: Final = Rule(
+    "self.start != self.end",
+    'ends when it begins: write another end, or for the whole day start: "00:00" and end: "24:00"',
+    at=".end",
+)
+
+ROLLOUT: Final = (
+    Rule(
+        "!(has(self.onFailure) && self.onFailure == 'Continue') || (has(self.maxFailed) && self.maxFailed != 0)",
+        "Continue goes on after a failure, and maxFailed: 0 halts at the first: write maxFailed: 1 or more, or onFailure: RollBack",
+        at=".onFailure",
+    ),
+    Rule(
+        "!has(self.progressDeadlineSeconds) || self.progressDeadlineSeconds == 0 || !has(self.minReadySeconds) "
+        "|| self.progressDeadlineSeconds > self.minReadySeconds",
+        "would be over before any node can be ready: write more than minReadySeconds, or 0 for never",
+        at=".progressDeadlineSeconds",
+    ),
+)
+
 QUANTITY: Final = Rule(
     "isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))",
     "write a positive quantity of Kubernetes, such as 40Gi, 500M or 7",

@@ -50,6 +50,7 @@ Product = Annotated[str, Field(min_length=1, max_length=63)]
 CounterName = Annotated[str, Field(min_length=1, max_length=63)]
 CapacityName = Annotated[str, Field(min_length=1, max_length=96)]
 NodeCount = Annotated[int | str, Field(json_schema_extra=checks(rules.NODE_COUNT))]  # 3, or "10%" of the matching nodes
+FailureCount = Annotated[int | str, Field(json_schema_extra=checks(rules.FAILURE_COUNT))]  # 0, 3, or "10%" of them
 
 # What the operator writes: bounded like everything else, never refused for its form.
 NodeName = Annotated[str, Field(max_length=253)]
@@ -371,7 +372,41 @@ class Drain(Model):
     are waited for. No pod is ever ended."""
 
 
-class Rollout(Model):
+class OnFailure(StrEnum):
+    """What becomes of a node that fails to apply or to verify, and of the others."""
+
+    ROLL_BACK = "RollBack"
+    HALT = "Halt"
+    CONTINUE = "Continue"
+
+
+class Day(StrEnum):
+    """A day of the week, in the order in which Python and ISO 8601 count them."""
+
+    MON = "Mon"
+    TUE = "Tue"
+    WED = "Wed"
+    THU = "Thu"
+    FRI = "Fri"
+    SAT = "Sat"
+    SUN = "Sun"
+
+
+class Window(Model, json_schema_extra=checks(rules.WINDOW)):
+    """A time of the day in which nodes may be taken, as a clock on a wall in that time zone shows it."""
+
+    days: Annotated[list[Day], Field(max_length=7, json_schema_extra=checks(rules.UNIQUE))] = []
+    """Days on which it begins; without any, every day. One that lasts beyond midnight belongs to the day on which it begins."""
+    start: Annotated[str, Field(max_length=5, json_schema_extra=checks(rules.START))]
+    """When it begins, such as "22:00"."""
+    end: Annotated[str, Field(max_length=5, json_schema_extra=checks(rules.END))]
+    """When it is over, such as "06:00", on the next day where that is earlier than start; "24:00" is the end of the day."""
+    time_zone: Annotated[str, Field(min_length=1, max_length=64, json_schema_extra=checks(rules.TIME_ZONE))] = "UTC"
+    """Whose clock: a name of the IANA time zone database, such as Europe/Berlin. The default is UTC. When clocks change, an hour that is left
+    out is not in the window, and one that comes twice is in it twice."""
+
+
+class Rollout(Model, json_schema_extra=checks(*rules.ROLLOUT)):
     """How fast, and how far."""
 
     paused: bool = False
@@ -382,6 +417,23 @@ class Rollout(Model):
     max_unavailable: NodeCount = 1
     """How many of the matching nodes may be unavailable at once: a number, or a percentage of them (rounded down, at least 1). Nodes that
     are not Ready count too."""
+    max_failed: FailureCount = 0
+    """How many nodes may have failed with the present layouts before no other is taken: a number, or a percentage of the matching nodes
+    (rounded down, at least 1). Nodes that were rolled back count too. 0: the first failure halts the roll-out."""
+    on_failure: OnFailure = OnFailure.ROLL_BACK
+    """What becomes of a node that fails to apply or to verify. RollBack: it gets back the layout that it had. Halt: it stays as it is, closed
+    to new claims, for somebody to look at; a retry or other layouts lead on. Continue: as RollBack, and a node that cannot even be rolled
+    back counts against maxFailed instead of maxUnavailable (the policy's and the driver's), so that the others go on."""
+    pause_between_seconds: Annotated[int, Field(ge=0, le=86400)] = 0
+    """After a node has got its layout, no other is taken for so many seconds."""
+    min_ready_seconds: Annotated[int | None, Field(ge=0, le=3600)] = None
+    """For how many seconds a node must have published exactly what is wanted before it is opened again. Without it the operator's setting
+    holds (10)."""
+    progress_deadline_seconds: Annotated[int, Field(ge=0, le=604800)] = 0
+    """After so many seconds in which nothing moved though something should, Stalled is True and says what is waited for; the operator goes on
+    trying. 0: never."""
+    windows: Annotated[list[Window], Field(max_length=16)] = []
+    """When nodes may be taken; a node that is being changed when the last window closes is finished. Without any: at any time."""
     drain: Drain = Drain()
     """What is done about pods that hold devices which would change."""
 

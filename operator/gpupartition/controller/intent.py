@@ -14,6 +14,7 @@ from gpupartition.api.v1alpha1 import Assigned, DriverSpec, NodeSelector, Policy
 from gpupartition.backends import BACKENDS
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.probe import Probe
+from gpupartition.domain import windows
 from gpupartition.domain.backend import Backend, Cluster, Config, Problem, Refused, Turn
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.selector import matches
@@ -60,6 +61,7 @@ class Policy:
         spec = None
         try:
             spec = PolicySpec.model_validate(body.get("spec", {}))
+            problems = tuple(windows.problems(spec.rollout.windows))
         except ValidationError as error:
             problems = tuple(invalid(error))
         try:

@@ -7,12 +7,13 @@ import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
 
-from gpupartition.api.v1alpha1 import DriverStatus, Grant
+from gpupartition.api.v1alpha1 import DriverStatus, Grant, OnFailure
 from gpupartition.controller.caches import Caches, condition
 from gpupartition.controller.records import DRIVERS, NODE_STATES, Record, dump, new_record
 from gpupartition.controller.scope import Scope, ledger_of, standing
 from gpupartition.controller.world import grant_of
 from gpupartition.domain.admission import Admission, Rules, admit, resolve
+from gpupartition.domain.windows import announce, next_change
 from gpupartition.domain.world import AT_REST
 from gpupartition.kube import Client, Conflict, Object
 
@@ -51,16 +52,23 @@ class Ledger:
         policy = scope.policy
         assert policy.spec is not None, policy
         matched = len(scope.nodes) or len(records)
-        rollout = policy.spec.rollout
+        rollout, now = policy.spec.rollout, datetime.now(UTC)
+        spans = () if policy.problems else rollout.windows
         return Rules(
             max_unavailable=resolve(rollout.max_unavailable, matched),
             driver_max_unavailable=resolve(
                 scope.driver.spec.max_unavailable, len({r.name for r in of_driver} | set(records))
             ),
             limit=len(records) if policy.deleting else resolve(rollout.limit, matched),
+            max_failed=resolve(rollout.max_failed, matched) if rollout.max_failed else 0,
+            go_on=rollout.on_failure is OnFailure.CONTINUE,
             paused=rollout.paused and not policy.deleting,
             frozen=self._caches.frozen,
             stopped=scope.stopped,
+            outside=announce(spans, now),
+            turn=next_change(spans, now),
+            pause=timedelta(seconds=rollout.pause_between_seconds),
+            now=now,
         )
 
     def others(self, scope: Scope, of_driver: Iterable[Record]) -> set[str]:
@@ -92,7 +100,7 @@ class Ledger:
             return admission
         await before_grant(scope)
         if not await self._write(body, [*ledger, *entries]):
-            return Admission(reason="RollingOut")
+            return Admission(reason="RollingOut", left=len(admission.nodes))
         for name in admission.nodes:
             log.info("admitted", extra={"node": name, "policy": scope.policy.name})
         return admission

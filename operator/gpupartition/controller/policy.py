@@ -13,7 +13,7 @@ from gpupartition.controller.intent import Intents, Policy
 from gpupartition.controller.ledger import Ledger
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, new_record
 from gpupartition.controller.scope import Scope, ledger_of, read_scope
-from gpupartition.controller.summary import Summary
+from gpupartition.controller.summary import Summary, sooner
 from gpupartition.domain.backend import Problem, Refused
 from gpupartition.domain.world import AT_REST
 from gpupartition.kube import Client, Conflict, NotFound, Object
@@ -81,7 +81,7 @@ class PolicyLoop:
         if not admission.reason and not admission.nodes and not policy.deleting:
             await self._unpin(scope)
             await self._collector.collect(scope.driver)
-        return again
+        return sooner(again, admission.until)
 
     async def _take_on(self, scope: Scope) -> None:
         """Make the record of every node that has none: whoever creates it first has the node."""

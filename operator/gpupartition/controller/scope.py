@@ -11,7 +11,7 @@ from gpupartition.controller.intent import Driver, Intent, Intents, Policy, labe
 from gpupartition.controller.records import Record
 from gpupartition.domain.admission import Standing
 from gpupartition.domain.backend import Problem, Turn
-from gpupartition.domain.rest import same_layout
+from gpupartition.domain.rest import released_at, same_layout
 from gpupartition.domain.world import AT_REST
 from gpupartition.kube import Object
 
@@ -123,6 +123,7 @@ def standing(scope: Scope, name: str, record: Record | None, node: Object | None
         ready=node is not None and condition(node, "Ready") == "True",
         ignored=away is not None and datetime.now(UTC) - away > ignore,
         attempts=state.attempts,
+        released=released_at(state),
     )
 
 

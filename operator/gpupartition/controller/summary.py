@@ -17,13 +17,14 @@ from gpupartition.controller.scope import Scope, ledger_of, standing
 from gpupartition.domain.admission import Admission
 from gpupartition.domain.backend import NodeFacts, Problem
 from gpupartition.domain.capacity import by_profile
-from gpupartition.domain.conditions import Rollout, summarise
+from gpupartition.domain.conditions import Rollout, patience_ends, summarise, verdict
 from gpupartition.kube import Client, Conflict, NotFound, Object
 from gpupartition.settings import Settings
 
 log = logging.getLogger(__name__)
 
 SOON = timedelta(seconds=0.2)
+A_MOMENT = timedelta(seconds=0.05)  # added to a wait for the clock: better a moment late than a moment too early
 
 
 class Summary:
@@ -68,11 +69,12 @@ class Summary:
             granted=granted,
             deleting=policy.deleting,
         )
+        now = datetime.now(UTC)
         status = summarise(
             rollout,
             before=policy.status,
             generation=policy.generation,
-            now=datetime.now(UTC),
+            now=now,
             revision=revision([i.wanted.fingerprint for i in scope.intents.values() if i.wanted]),
             capacity=self._capacity(scope),
         )
@@ -80,7 +82,10 @@ class Summary:
         if _is_ready(status) and not said_before and not await self._really(scope):
             return SOON
         _measure(scope, ledger)
-        return await self._write(scope.body, policy, status)
+        again = await self._write(scope.body, policy, status)
+        said = verdict(rollout)
+        due = patience_ends(rollout, said, before=policy.status, generation=policy.generation, now=now)
+        return sooner(again, due if due is not None and due > now else None)
 
     async def driver(self, driver: Driver, body: Object) -> None:
         """Say on the driver whether its installation is as it must be."""
@@ -159,6 +164,14 @@ class Summary:
             slices += [s for s in self._caches.slices.by("node", name) if s["spec"]["driver"] == driver.driver_name]
             claims += self._caches.claims.by("pool", driver.backend.pool_name(driver.spec, name))
         return by_profile(slices, claims, driver=driver.driver_name)
+
+
+def sooner(again: timedelta | None, at: datetime | None) -> timedelta | None:
+    """When to look again, if something is over by itself at `at`: no event tells."""
+    if at is None:
+        return again
+    wait = max(at - datetime.now(UTC), timedelta(0)) + A_MOMENT
+    return wait if again is None else min(again, wait)
 
 
 def _measure(scope: Scope, ledger: Sequence[Grant]) -> None:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpupartition import names
-from gpupartition.api.v1alpha1 import DrainMode, DriverStatus, Grant, Phase
+from gpupartition.api.v1alpha1 import DriverStatus, Grant, Phase, Rollout
 from gpupartition.controller.caches import Caches, condition, trim, trim_claim, trim_node, trim_pod
 from gpupartition.controller.intent import NOTHING, Driver, Intent, Intents, Policy, revert
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record
@@ -82,6 +82,11 @@ class Reader:
         if record is None or driver_body is None:
             return None
         driver = await self._intents.driver(driver_body)
+        return await self.look(record, driver, driver_body, policies.get(record.spec.policy_ref.name))
+
+    async def look(self, record: Record, driver: Driver, driver_body: Object, policy_body: Object | None) -> Reading:
+        """Read the node of this record from the caches alone."""
+        name = record.name
         rule_name = names.taint_rule(name, record.spec.node_uid)
         slices = [s for s in self._caches.slices.by("node", name) if s["spec"]["driver"] == driver.driver_name]
         pool = driver.backend.pool_name(driver.spec, name)
@@ -90,7 +95,7 @@ class Reader:
             record=record,
             driver_body=driver_body,
             driver=driver,
-            policy_body=policies.get(record.spec.policy_ref.name),
+            policy_body=policy_body,
             node=self._caches.nodes.get(name),
             slices=slices,
             pods=await self._pods(driver, name, live=False),
@@ -188,6 +193,7 @@ class Reader:
         held = await self._holders(driver, record, observed, intent, claims, live=live)
         configs = await self._configs(intent, way_back, live=live and state.phase not in AT_REST)
         ledger = DriverStatus.model_validate(driver_body.get("status", {})).in_flight
+        rollout = policy.spec.rollout if policy is not None and policy.spec is not None else Rollout()
         quiesce = self._quiesce(name, rule) if live else _quiesce(rule, timedelta(0))
         world = World(
             now=now,
@@ -209,8 +215,9 @@ class Reader:
             matched=self._matched(record, observed, live=live),
             differs=self._differs(record, observed, node),
             retry=policy.retry if policy else "",
-            drain=policy.spec.rollout.drain.mode if policy and policy.spec else DrainMode.WHEN_IDLE,
-            limits=self._limits,
+            drain=rollout.drain.mode,
+            limits=self._limits.standing_still(rollout.min_ready_seconds),
+            on_failure=rollout.on_failure,
         )
         subject = Subject(
             node_name=name,

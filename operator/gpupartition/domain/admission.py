@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from gpupartition.api.v1alpha1 import Grant, NodeCount, Phase
@@ -34,6 +35,7 @@ class Standing:
     ready: bool = True
     ignored: bool = False  # NotReady for so long that nobody counts on it
     attempts: int = 0
+    released: datetime | None = None  # when a change brought it to what is wanted; None where it had that already
 
     @property
     def in_flight(self) -> bool:
@@ -48,18 +50,29 @@ class Rules:
     max_unavailable: int
     driver_max_unavailable: int
     limit: int
+    max_failed: int = 0
+    go_on: bool = False  # onFailure: Continue
     paused: bool = False
     frozen: str = ""  # the reason; "" when not frozen
     stopped: str = ""  # what is wrong with the installation; "" when nothing
+    outside: str = ""  # when the next window opens, for people; "" while one is open
+    turn: datetime | None = None  # when the windows open or close next
+    pause: timedelta = timedelta(0)  # between the release of one node and the admission of the next
+    now: datetime = datetime.min.replace(tzinfo=UTC)  # noqa: RUF009  (a constant; with no pause nobody asks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """The nodes to admit, in order, and what keeps the next one out ("" while nothing does)."""
+    """The nodes to admit, in order, and what keeps the next one out ("" while nothing does).
+
+    `left`: how many are still to be taken after these; `until`: when that may change though nothing happens.
+    """
 
     nodes: tuple[str, ...] = ()
     reason: str = ""
     message: str = ""
+    left: int = 0
+    until: datetime | None = None
 
 
 def resolve(count: NodeCount, of: int) -> int:
@@ -67,6 +80,12 @@ def resolve(count: NodeCount, of: int) -> int:
     if isinstance(count, int):
         return count
     return max(1, of * int(count.removesuffix("%")) // 100)
+
+
+def paused_until(nodes: Iterable[Standing], pause: timedelta) -> datetime | None:
+    """When the pause after the last release is over; None where there is none. Nodes that were only adopted start none."""
+    released = [n.released for n in nodes if n.released is not None]
+    return max(released) + pause if released and pause else None
 
 
 def admit(
@@ -85,12 +104,14 @@ def admit(
     if shut is not None:
         return shut
     granted = {grant.node for grant in ledger}
-    down = {n.node for n in nodes if n.in_flight or n.node in granted or (not n.ready and not n.ignored)}
-    everybody = down | granted | set(others)
+    stuck = {n.node for n in nodes if n.halted and n.in_flight}
+    excused = stuck if rules.go_on else set()  # they count against max_failed instead
+    down = {n.node for n in nodes if n.in_flight or n.node in granted or (not n.ready and not n.ignored)} - excused
+    everybody = (down | granted | set(others)) - excused
     # Whoever has a grant goes to what is wanted now, whatever its record says yet.
     beginning = {n.node for n in nodes if n.in_flight or n.node in granted}
     reached = sum(n.at_target and n.node not in beginning for n in nodes) + len(beginning)
-    waiting = [n for n in nodes if not n.at_target and n.node not in down and n.startable]
+    waiting = [n for n in nodes if not n.at_target and n.node not in down and n.startable and not n.halted]
     free = sorted((n for n in waiting if not n.blocked and n.ready), key=order)
     slots = {
         "LimitReached": rules.limit - reached,
@@ -98,19 +119,25 @@ def admit(
         "BudgetExhausted": rules.driver_max_unavailable - len(everybody),
         "LedgerFull": LEDGER_SIZE - len(ledger),
     }
-    chosen = tuple(n.node for n in free[: max(0, min(slots.values()))])
+    resume = paused_until(nodes, rules.pause)
+    resting = resume is not None and resume > rules.now
+    chosen = () if rules.outside or resting else tuple(n.node for n in free[: max(0, min(slots.values()))])
     left = len(waiting) - len(chosen)
-    return Admission(
-        nodes=chosen,
-        **_gate(
-            slots,
-            left=left,
-            free=len(free) - len(chosen),
-            blocked=sum(n.blocked for n in waiting),
-            down=down,
-            everybody=everybody,
-        ),
+    gate = _gate(
+        slots,
+        left=left,
+        free=len(free) - len(chosen),
+        blocked=sum(n.blocked for n in waiting),
+        down=down,
+        stuck=stuck,
+        everybody=everybody,
     )
+    if left and gate["reason"] != "LimitReached" and rules.outside:
+        gate = {"reason": "OutsideWindow", "message": f"{left} nodes wait for the next window: {rules.outside}"}
+    elif len(free) > len(chosen) and gate["reason"] == "RollingOut" and resume is not None and resting:
+        gate["message"] = f"no node is taken before {resume:%H:%M:%S} UTC: spec.rollout.pauseBetweenSeconds"
+    turns = [at for at in (rules.turn, resume if resting else None) if at is not None]
+    return Admission(nodes=chosen, left=left, until=min(turns, default=None) if left else None, **gate)
 
 
 def order(node: Standing) -> tuple[int, bool, str, str]:
@@ -126,24 +153,33 @@ def _shut(nodes: Sequence[Standing], rules: Rules) -> Admission | None:
     if rules.paused:
         return Admission(reason="Paused", message="spec.rollout.paused is true")
     halted = sorted(n.node for n in nodes if n.halted)
-    if halted:
+    if len(halted) > rules.max_failed:
         return Admission(reason="RolloutHalted", message=f"no other node is touched since {halted[0]} failed")
     return None
 
 
 def _gate(
-    slots: dict[str, int], *, left: int, free: int, blocked: int, down: set[str], everybody: set[str]
+    slots: dict[str, int], *, left: int, free: int, blocked: int, down: set[str], stuck: set[str], everybody: set[str]
 ) -> dict[str, str]:
+    moving = down - stuck
+    if not left and not moving and stuck:
+        return {"reason": "RolloutHalted", "message": f"all nodes are done but {', '.join(sorted(stuck)[:5])}"}
     if not left:
-        return {"reason": "RollingOut", "message": ""} if down else {"reason": "", "message": ""}
+        return {"reason": "RollingOut", "message": ""} if moving else {"reason": "", "message": ""}
     if slots["LimitReached"] <= 0:
         return {
             "reason": "LimitReached",
             "message": f"spec.rollout.limit is reached; {left} nodes wait for it to be raised",
         }
-    if not free and not down and blocked:
+    if slots["RollingOut"] <= 0 and not moving and stuck:
+        names = ", ".join(sorted(stuck)[:5])
+        return {
+            "reason": "RolloutHalted",
+            "message": f"spec.rollout.maxUnavailable is used up by {names}, which failed",
+        }
+    if not free and not moving and blocked:
         return {"reason": "WaitingForHolders", "message": f"{blocked} nodes wait until their devices are free"}
-    if not free and not down:
+    if not free and not moving:
         return {"reason": "RollingOut", "message": f"{left} nodes are not Ready"}
     elsewhere = sorted(everybody - down)
     if slots["BudgetExhausted"] <= 0 and slots["RollingOut"] > 0 and elsewhere:

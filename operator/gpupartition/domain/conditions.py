@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from gpupartition.api.v1alpha1 import (
@@ -22,9 +22,14 @@ from gpupartition.api.v1alpha1 import (
     PolicyStatus,
     ProfileCapacity,
 )
-from gpupartition.domain.admission import Admission, Standing
+from gpupartition.domain import windows
+from gpupartition.domain.admission import Admission, Standing, paused_until
 from gpupartition.domain.backend import Problem
 from gpupartition.domain.world import AT_REST
+
+# While nodes are left and one of these is the reason, the roll-out goes on by itself.
+GOING_ON: Final = frozenset({"RollingOut", "WaitingForHolders", "BudgetExhausted", "LedgerFull", "OutsideWindow"})
+WAITING: Final = GOING_ON - {"RollingOut"}
 
 SHOWN: Final = 10  # blockers and failed nodes in a status; more is what `kubectl get gpn` is for
 
@@ -85,24 +90,28 @@ def verdict(rollout: Rollout) -> Verdict:
         if rollout.records[drifting[0]].phase is not Phase.PENDING:
             message = f"node {drifting[0]} no longer published the wanted layout and is being repaired"
         return Verdict(ready=False, reason="Drift", message=message, reconciling=True)
-    waiting = admission.reason if admission.reason in {"WaitingForHolders", "BudgetExhausted", "LedgerFull"} else ""
+    waiting = admission.reason if admission.reason in WAITING else ""
     if not waiting and _all_draining_under_holders(rollout):
         waiting = "WaitingForHolders"
     message = (
         admission.message
         or f"{counts.up_to_date} of {counts.matched} nodes are verified, {counts.in_progress} in progress"
     )
+    if counts.failed:
+        message = f"{message}; {counts.failed} failed: {', '.join(f.node for f in failures(rollout)[:5])}"
     return Verdict(ready=False, reason=waiting or "RollingOut", message=message, reconciling=True)
 
 
 def _special(rollout: Rollout) -> Verdict | None:
     if rollout.deleting:
         message = "waits until its nodes are at rest"
+        if rollout.admission.reason == "OutsideWindow":
+            message = f"{message}; {rollout.admission.message}"
         return Verdict(ready=False, reason="Terminating", message=message, reconciling=True, accepted=None)
     if rollout.problems:
         message = "; ".join(str(p) for p in rollout.problems[:3])
         return Verdict(ready=False, reason=rollout.problems[0].reason, message=message, stalled=True, accepted=False)
-    if rollout.spec is not None and rollout.spec.mode == "Observe":
+    if rollout.spec is not None and rollout.spec.mode == "Observe" and not failures(rollout):
         message = f"{rollout.would_change} of {len(rollout.nodes)} nodes would change; nothing is touched"
         return Verdict(ready=True, reason="Observing", message=message)
     if not rollout.nodes and not rollout.conflicts:
@@ -115,8 +124,9 @@ def _stalled(rollout: Rollout) -> Verdict | None:
         reason = rollout.admission.message.split(":", 1)[0]
         return Verdict(ready=False, reason=reason, message=rollout.admission.message, stalled=True)
     failed = failures(rollout)
-    moving = any(n.in_flight and n.phase is not Phase.FAILED for n in rollout.nodes)
-    if not failed or moving:
+    moving = any((n.in_flight or n.node in rollout.granted) and n.phase is not Phase.FAILED for n in rollout.nodes)
+    goes_on = bool(rollout.admission.left) and rollout.admission.reason in GOING_ON
+    if not failed or moving or goes_on or rollout.admission.nodes:
         return None
     first = failed[0]
     reason = "RolledBack" if rollout.records[first.node].phase is Phase.ROLLED_BACK else "RolloutHalted"
@@ -136,6 +146,63 @@ def _drifts(record: NodeStateStatus) -> bool:
 def _all_draining_under_holders(rollout: Rollout) -> bool:
     moving = [n for n in rollout.nodes if n.in_flight]
     return bool(moving) and all(n.phase is Phase.DRAINING and n.holders for n in moving)
+
+
+def patience_ends(
+    rollout: Rollout, said: Verdict, *, before: PolicyStatus, generation: int, now: datetime
+) -> datetime | None:
+    """When the progress deadline is over; None where there is none, or where nothing is to move now.
+
+    Time counts from the last move, and only while something should move: not before this generation was accepted, the roll-out was resumed,
+    the window was opened and the pause between two nodes was over.
+    """
+    spec = rollout.spec
+    if spec is None or not spec.rollout.progress_deadline_seconds or not said.reconciling:
+        return None
+    if said.reason in {"Terminating", "OutsideWindow"}:
+        return None
+    resumed = next((c.last_transition_time for c in before.conditions if c.type == "Reconciling"), None)
+    was_late = any(
+        c.type == "Stalled" and c.reason in {"ProgressDeadlineExceeded", "Conflict"} for c in before.conditions
+    )
+    anew = before.observed_generation != generation or (resumed is None and not was_late)
+    times = [
+        now if anew else before.accepted_at,
+        resumed,
+        windows.opened(spec.rollout.windows, now),
+        paused_until(rollout.nodes, timedelta(seconds=spec.rollout.pause_between_seconds)),
+        *(record.since for record in rollout.records.values() if _moved(record)),
+    ]
+    return max(at for at in times if at is not None) + timedelta(seconds=spec.rollout.progress_deadline_seconds)
+
+
+def _moved(record: NodeStateStatus) -> bool:
+    """Whether a node's last change was a move. One that was given up and begins again has not moved until it gets further."""
+    beginnings = {Phase.PENDING, Phase.ADMITTED, Phase.QUIESCING, Phase.DRAINING, Phase.ABORTING}
+    return not (record.attempts and record.phase in beginnings)
+
+
+def _out_of_patience(rollout: Rollout, said: Verdict) -> Verdict:
+    assert rollout.spec is not None, rollout
+    seconds = rollout.spec.rollout.progress_deadline_seconds
+    reason = said.reason if said.reason == "Conflict" else "ProgressDeadlineExceeded"
+    message = f"nothing has moved for {seconds} s (spec.rollout.progressDeadlineSeconds): {_waits_for(rollout, said)}"
+    return Verdict(ready=False, reason=reason, message=message, stalled=True)
+
+
+def _waits_for(rollout: Rollout, said: Verdict) -> str:
+    """What a roll-out waits for, and which node."""
+    if said.reason == "Conflict":
+        return said.message
+    moving = sorted(n.node for n in rollout.nodes if n.in_flight and n.phase is not Phase.FAILED)
+    for blocker in blockers(rollout):
+        if not moving or blocker.node in moving:
+            by = f" of pod {blocker.pod}" if blocker.pod else ""
+            return f"node {blocker.node} waits for claim {blocker.claim}{by}"
+    if moving:
+        record = rollout.records[moving[0]]
+        return f"node {moving[0]} is {record.phase}" + (f": {record.message}" if record.message else "")
+    return said.message
 
 
 def count(rollout: Rollout) -> NodeCounts:
@@ -182,6 +249,9 @@ def summarise(
 ) -> PolicyStatus:
     """The whole status; equal to `before` when nothing that it says has changed."""
     said = verdict(rollout)
+    due = patience_ends(rollout, said, before=before, generation=generation, now=now)
+    if due is not None and due <= now:
+        said = _out_of_patience(rollout, said)
     counts = count(rollout)
     conditions = {c.type: c for c in before.conditions}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpupartition.api.v1alpha1 import Assigned, Phase
+from gpupartition.api.v1alpha1 import Assigned, OnFailure, Phase
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.world import State, World
 
@@ -181,6 +181,11 @@ def unquiesced_after_failure(state: State, world: World) -> bool:
 def retried(state: State, world: World) -> bool:
     """Somebody asked to try again since this node failed."""
     return bool(world.retry) and world.retry != state.retry
+
+
+def halts(_: State, world: World) -> bool:
+    """The policy wants a node that fails left as it is, for somebody to look at."""
+    return world.on_failure is OnFailure.HALT
 
 
 def difference(seen: Pool, wanted: Pool) -> str:

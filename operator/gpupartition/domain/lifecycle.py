@@ -43,6 +43,7 @@ from gpupartition.domain.guards import (
     expected_pool,
     former_pool_is_back,
     gone,
+    halts,
     quiesced,
     restart_due,
     retried,
@@ -114,6 +115,14 @@ def _give_up(note: str) -> tuple[Exit, ...]:
     )
 
 
+def _fail(note: str) -> tuple[Exit, ...]:
+    """What has been touched is brought back, unless somebody wants to see it as it is."""
+    return (
+        Exit(halts, Phase.FAILED, f"{note}, and the policy says Halt", answered),
+        Exit(always, Phase.ROLLING_BACK, note, begin_undoing),
+    )
+
+
 _GONE: Final = Exit(gone, Phase.ABORTING, "the node is gone", give_up)
 _POINTLESS: Final = (
     Exit(_clean(unwanted), Phase.ABORTING, "the policy no longer wants this node", give_up),
@@ -166,7 +175,7 @@ PHASES: Final[dict[Phase, Row]] = {
             Exit(acknowledged, Phase.VERIFYING, "the driver runs with the new config"),
         ),
         _limit("applying"),
-        (Exit(always, Phase.ROLLING_BACK, "the driver did not take the new config in time", begin_undoing),),
+        _fail("the driver did not take the new config in time"),
     ),
     Phase.VERIFYING: Row(
         (
@@ -175,7 +184,7 @@ PHASES: Final[dict[Phase, Row]] = {
             Exit(verified, Phase.RELEASING, "the node publishes exactly what is wanted", released(Phase.UP_TO_DATE)),
         ),
         _limit("verifying"),
-        (Exit(always, Phase.ROLLING_BACK, "the node does not publish what is wanted", begin_undoing),),
+        _fail("the node does not publish what is wanted"),
     ),
     Phase.RELEASING: Row(
         (

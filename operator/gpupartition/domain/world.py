@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from gpupartition.api.v1alpha1 import DrainMode, Grant, NodeStateStatus, Phase
+from gpupartition.api.v1alpha1 import DrainMode, Grant, NodeStateStatus, OnFailure, Phase
 from gpupartition.domain.backend import Config, Observation
 from gpupartition.domain.holders import Holder
 
@@ -35,6 +35,15 @@ class Limits:
     idle_gap: timedelta = timedelta(seconds=5)  # a force-deleted pod frees its claim seconds before its processes end
     min_ready: timedelta = timedelta(seconds=10)
     drift: timedelta = timedelta(seconds=180)  # a kubelet start wipes the slices for up to 42 s
+
+    def standing_still(self, seconds: int | None) -> Limits:
+        """The limits of a policy with `minReadySeconds`; as much longer a node may take to verify."""
+        if seconds is None:
+            return self
+        min_ready = timedelta(seconds=seconds)
+        return replace(
+            self, min_ready=min_ready, verifying=self.verifying + max(min_ready - self.min_ready, timedelta(0))
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +86,7 @@ class World:
     retry: str
     drain: DrainMode
     limits: Limits = field(default_factory=Limits)
+    on_failure: OnFailure = OnFailure.ROLL_BACK
 
 
 @dataclass(frozen=True, slots=True)
