@@ -1,4 +1,4 @@
-"""`python -m gpupartition run`: the operator against a cluster."""
+"""`python -m gpupartition run`: the operator against a cluster. `plan`: what it would do there."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from gpupartition.cli import plan
 from gpupartition.controller.operator import Operator, Stopped
 from gpupartition.kube import Client
 from gpupartition.kube.lease import Lost
@@ -40,12 +41,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument("--kubeconfig", help="path of a kubeconfig (default: the pod's ServiceAccount, else $KUBECONFIG)")
     run.add_argument("--context", help="context of the kubeconfig")
     run.add_argument("--verbose", action="store_true", help="log what is read, too")
+    plan.add_to(commands)
     options = parser.parse_args(arguments)
-    _log(verbose=options.verbose)
+    _log(verbose=options.command == "run" and options.verbose, quiet=options.command != "run")
     try:
         settings = Settings.from_environment(os.environ)
     except ValueError as error:
         parser.error(str(error))
+    if options.command == "plan":
+        return asyncio.run(plan.run(options, settings))
     return asyncio.run(_run(options.kubeconfig, options.context, settings))
 
 
@@ -72,10 +76,12 @@ async def _run(kubeconfig: str | None, context: str | None, settings: Settings) 
     return 1 if lost else 0
 
 
-def _log(*, verbose: bool) -> None:
+def _log(*, verbose: bool, quiet: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Line("%(asctime)s %(levelname)s %(about)s%(message)s"))
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO, handlers=[handler]
+    )
     for chatty in ("kopf", "aiohttp.access", "asyncio"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 

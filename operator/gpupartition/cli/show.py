@@ -25,8 +25,8 @@ def _policy(plan: Plan) -> Iterator[str]:
     if rows:
         yield ""
         yield from _grid(("WAVE", "NODE", "STATE", "CHANGE", "DEVICES", "BLOCKED BY", "WHY"), [_row(n) for n in rows])
-    moved = [m for m in capacity(plan) if m.before != m.after]
-    if moved:
+    moved = capacity(plan)
+    if any(m.before != m.after for m in moved):
         yield ""
         yield from _grid(("PROFILE", "NOW", "AFTER"), [(m.profile, str(m.before), str(m.after)) for m in moved])
 
