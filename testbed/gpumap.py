@@ -86,6 +86,7 @@ def draw(maps: Sequence[NodeMap], *, width: int, plain: bool = False) -> Text:
     parts = max((len(g.parts) for m in maps for g in m.gpus), default=1)
     room = max(width - name - len(GAP), SMALLEST)
     bar = max(SMALLEST, 2 * parts - 1, min(LARGEST, (room + 1) // max(most, 1) - 1))
+    bar -= (bar + 1) % parts  # so that seams leave equal parts
     per_line = max(1, (room + 1) // (bar + 1))
     lines = [line for m in maps for line in _node(m, name=name, bar=bar, per_line=per_line, plain=plain)]
     if most <= per_line:
@@ -94,12 +95,13 @@ def draw(maps: Sequence[NodeMap], *, width: int, plain: bool = False) -> Text:
     return Text("\n").join(lines)
 
 
-def legend(*, plain: bool = False) -> Text:
-    """Say what the bars mean."""
-    entries = [Text.assemble((_glyph(ink, plain) * 3, ink.style), f" {use.value}") for use, ink in INK.items()]
-    one, seam = _glyph(INK[Use.FREE], plain), _glyph(SEAM, plain)
-    seamed = Text.assemble((one, INK[Use.FREE].style), (seam, SEAM.style), (one, INK[Use.FREE].style), " in parts")
-    return Text("   ").join([*entries, seamed])
+def legend(maps: Iterable[NodeMap], *, plain: bool = False) -> Text:
+    """Say what the bars mean; of sharing only where something is shared."""
+    seen = {use for m in maps for gpu in m.gpus for use in gpu.parts}
+    told = [use for use in Use if use is not Use.SHARED or use in seen]
+    entries = [Text.assemble((_glyph(INK[use], plain) * 3, INK[use].style), f" {use.value}") for use in told]
+    one, seam = (_glyph(INK[Use.FREE], plain), INK[Use.FREE].style), (_glyph(SEAM, plain), SEAM.style)
+    return Text("   ").join([*entries, Text.assemble(one, seam, one, " in parts")])
 
 
 def _node(node: NodeMap, *, name: int, bar: int, per_line: int, plain: bool) -> list[Text]:

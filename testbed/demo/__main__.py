@@ -68,11 +68,15 @@ async def _tell(screen: Screen, background: Background, *, keep: bool) -> int:
     screen.title("GPU partitions, rolled out node by node", ABOUT_HERE)
     try:
         await Builder(cache=cache_folder(), progress=Progress(sys.stdout), env=os.environ).tools()
-        screen.chapter("A cluster: real etcd, API server, scheduler and controllers; simulated kubelets and GPUs")
+        screen.chapter("A cluster: a real control plane, simulated kubelets and GPUs")
         await background.start(screen.whisper)
         async with Client.connect(background.kubeconfig, user_agent="demo") as client:
             story = Story(screen, client)
             await story.tell()
+            screen.gap()
+            screen.held(
+                f"all {screen.statements} statements above were looked up in the cluster and were so ({screen.seconds:.0f} s)"
+            )
             _next(screen, background, keep=keep)
             if screen.lively and not keep:
                 await _stay(story, background)
@@ -98,27 +102,35 @@ async def _stay(story: Story, background: Background) -> None:
 
 
 def _next(screen: Screen, background: Background, *, keep: bool) -> None:
+    """Say what can be tried now; nothing where everything is about to end."""
     if not keep and not screen.lively:
         return
     screen.chapter("Your turn")
     python = Path(sys.executable)
-    shown = python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python
-    screen.say("In another terminal, in this folder:" if not keep else "It goes on running:")
+    shown = python.relative_to(ROOT) if python.is_relative_to(ROOT) else python
+    screen.say("It goes on running:" if keep else "In another terminal:")
     screen.gap()
     screen.code(
         f"""\
 cd {ROOT}
 eval "$({shown} -m testbed env --name {background.name})"
 kubectl get gpp,gpd,gpn
-kubectl explain gpp.spec.rollout
-kubectl delete pods --all                        # give the GPUs back
-kubectl edit gpp inference                       # parts: 4, and all becomes quarters
-kubectl patch gpp inference --type merge --patch '{{"spec": {{"rollout": {{"paused": true}}}}}}'
-kubectl get resourceslices,devicetaintrules,resourceclaims --all-namespaces"""
+kubectl describe gpn node-1
+kubectl delete pods --all         # give the GPUs back
+kubectl edit gpp inference"""
     )
     screen.gap()
-    screen.say("make demo-down ends it." if keep else "Ctrl-C ends and removes everything.")
+    screen.say(
+        "With parts: 4 all GPUs become quarters, one node at a time. With mode: Observe the policy only says what would change, and "
+        "with rollout: {paused: true} no further node is taken."
+    )
     screen.gap()
+    screen.say(f"{_down(background)} ends it." if keep else "Ctrl-C ends and removes everything.")
+    screen.gap()
+
+
+def _down(background: Background) -> str:
+    return "make demo-down" if background.name == NAME else f"python -m testbed down --name {background.name}"
 
 
 ABOUT_HERE: Final = (

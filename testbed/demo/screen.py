@@ -40,12 +40,20 @@ class Screen:
         self._console = Console(highlight=False) if lively else _plain_console()
         self.ascii = not self._console.encoding.lower().startswith("utf")
         self._chapter = 0
+        self.statements = 0
+        self._after_gap = False
+        self._lines = Lines(self)
         self._began = time.monotonic()
 
     @property
     def width(self) -> int:
         """Columns to write in."""
         return min(self._console.width, WIDEST) - INDENT
+
+    @property
+    def seconds(self) -> float:
+        """How long the demo has been running."""
+        return time.monotonic() - self._began
 
     def title(self, title: str, below: str) -> None:
         """Say what this is."""
@@ -70,24 +78,28 @@ class Screen:
 
     def code(self, text: str) -> None:
         """Show what can be typed or what a file says; lines are never broken."""
+        self._after_gap = False
         for line in text.splitlines():
             self._console.print(Text(f"    {line}", style="cyan"), soft_wrap=True)
 
     def held(self, sentence: str) -> None:
         """Show that something was looked at and is so."""
-        self.show(Text.assemble(("ok " if self.ascii else "✓ ", "bold green"), sentence))
+        self.statements += 1
+        self._marked(Text("ok" if self.ascii else "✓", style="bold green"), sentence)
 
     def failed(self, sentence: str) -> None:
         """Show that something is not as it should be."""
-        self.show(Text.assemble(("not so: " if self.ascii else "✗ ", "bold red"), sentence))
+        self._marked(Text("not so:" if self.ascii else "✗", style="bold red"), sentence)
 
     def show(self, what: RenderableType) -> None:
         """Show anything."""
         self._write(Padding(what, (0, 0, 0, INDENT)))
 
     def gap(self) -> None:
-        """Leave a line free."""
-        self._console.print()
+        """Leave a line free, but never two."""
+        if not self._after_gap:
+            self._console.print()
+        self._after_gap = True
 
     def map(self, scene: Scene) -> None:
         """Draw the GPUs."""
@@ -98,32 +110,39 @@ class Screen:
     def board(self) -> Iterator[Board]:
         """Show nodes and GPUs while they change."""
         if not self.lively:
-            yield Lines(self)
+            yield self._lines
             return
         with Live(console=self._console, refresh_per_second=8) as live:
             yield Moving(self, live)
+        self._after_gap = False
 
     def picture(self, scene: Scene) -> RenderableType:
         """The board of this moment: how far the policy is, each node, each GPU."""
         done, reason, message = scene.ready()
-        seconds = f"{time.monotonic() - self._began:.0f} s"
         head = Text.assemble(
             ("policy inference  ", "bold"),
             (scene.progress() or "-", "bold"),
             " nodes up to date  ",
             (reason or "not seen yet", "green" if done else "yellow"),
-            (f"  {seconds}", "bright_black"),
+            (f"  {self.seconds:.0f} s", "bright_black"),
         )
         below = Text(message, style="bright_black")
         return Padding(
             Group(head, Text(), nodes(scene.rows()), Text(), self._map(scene), Text(), below), (0, 0, 0, INDENT)
         )
 
+    def _marked(self, mark: Text, sentence: str) -> None:
+        line = Table.grid(padding=(0, 1, 0, 0))
+        line.add_row(mark, sentence)
+        self.show(line)
+
     def _map(self, scene: Scene) -> RenderableType:
-        drawing = gpumap.draw(scene.maps(), width=self.width, plain=self.ascii)
-        return Group(drawing, Text(), gpumap.legend(plain=self.ascii))
+        maps = scene.maps()
+        drawing = gpumap.draw(maps, width=self.width, plain=self.ascii)
+        return Group(drawing, Text(), gpumap.legend(maps, plain=self.ascii))
 
     def _write(self, what: RenderableType) -> None:
+        self._after_gap = False
         width = min(self._console.width, WIDEST)
         if self.lively:
             self._console.print(what, width=width)
@@ -164,7 +183,6 @@ class Lines(Board):
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
         self._shown: dict[str, tuple[str, str]] = {}
-        self._began = time.monotonic()
 
     def update(self, scene: Scene) -> None:
         """Tell what is new."""
@@ -173,9 +191,7 @@ class Lines(Board):
             if row.phase and self._shown.get(row.node) != now:
                 self._shown[row.node] = now
                 waits = f"waits for {row.waits}" if row.waits else ""
-                self._screen.say(
-                    f"{time.monotonic() - self._began:5.1f} s  {row.node}  {row.phase:<10} {waits}".rstrip()
-                )
+                self._screen.say(f"{self._screen.seconds:5.1f} s  {row.node}  {row.phase:<10} {waits}".rstrip())
 
 
 def nodes(rows: list[Row]) -> Table:

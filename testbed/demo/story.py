@@ -82,7 +82,7 @@ class Story:
         screen, client = self._screen, self._client
         screen.chapter("A policy: every GPU in halves")
         files = EXAMPLES / "driver-example.yaml", EXAMPLES / "halves.yaml"
-        screen.code("kubectl apply " + " ".join(f"-f {path.relative_to(ROOT)}" for path in files))
+        screen.code("\n".join(f"kubectl apply -f {path.relative_to(ROOT)}" for path in files))
         screen.gap()
         screen.code("\n".join(line for line in files[1].read_text().splitlines() if not line.startswith("#")))
         screen.gap()
