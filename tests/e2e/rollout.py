@@ -114,7 +114,9 @@ async def looks_again(program: Program, *, times: int = 5) -> None:
 # ── what users write ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def driver(cluster: Cluster, base: BaseDriver, *, gpus: int = 8, max_unavailable: int | str = "100%") -> str:
+async def driver(
+    cluster: Cluster, base: BaseDriver, *, name: str = "", gpus: int = 8, max_unavailable: int | str = "100%"
+) -> str:
     """Apply the GpuPartitionDriver of a base DaemonSet; returns its name. Installs the CRDs and the operator's rights if need be."""
     if not await asyncio.to_thread(cluster.controlplane.files.kubeconfig("operator").exists):
         await cluster.controlplane.install_operator()
@@ -122,7 +124,7 @@ async def driver(cluster: Cluster, base: BaseDriver, *, gpus: int = 8, max_unava
     body = {
         "apiVersion": API_VERSION,
         "kind": "GpuPartitionDriver",
-        "metadata": {"name": base.pool},
+        "metadata": {"name": name or base.pool},
         "spec": {
             "type": "ExampleDriver",
             "exampleDriver": {
@@ -133,7 +135,7 @@ async def driver(cluster: Cluster, base: BaseDriver, *, gpus: int = 8, max_unava
         },
     }
     await apply(cluster, body)
-    return base.pool
+    return name or base.pool
 
 
 async def _grant_namespace(cluster: Cluster, namespace: str) -> None:
