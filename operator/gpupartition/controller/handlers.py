@@ -37,7 +37,8 @@ def registry(client: Client, kinds: Kinds) -> kopf.OperatorRegistry:
         settings.scanning.disabled = True  # the CRDs are there before the operator is
         settings.watching.chunk_size = 100
         settings.peering.standalone = True
-        settings.persistence.finalizer = names.FINALIZER
+        # Never our own finalizer: kopf takes its finalizer away where no handler of its needs it.
+        settings.persistence.finalizer = f"{names.GROUP}/unused"
 
     @kopf.on.event(names.GROUP, names.VERSION, POLICIES.plural, registry=handlers)
     async def policy(name: str | None, body: kopf.Body, type: str | None, **_: Any) -> None:  # noqa: A002
