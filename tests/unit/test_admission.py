@@ -228,5 +228,12 @@ def test_others_that_use_up_the_budget_are_named() -> None:
     assert gate.message == "the driver's maxUnavailable is used up by x, y"
 
 
+def test_nodes_that_use_up_the_budget_by_not_being_ready_are_named() -> None:
+    gate = decide([standing("down", ready=False), standing("a")])
+    assert (gate.nodes, gate.reason) == ((), "BudgetExhausted")
+    assert gate.message == "spec.rollout.maxUnavailable is used up by down, not Ready for other reasons"
+    assert decide([standing("down", ready=False), standing("a", Phase.APPLYING), standing("b")]).reason == "RollingOut"
+
+
 def test_a_budget_used_up_by_the_policy_itself_is_just_a_roll_out() -> None:
     assert decide([standing("a", Phase.APPLYING), standing("b")], driver=1, others=["x"]).reason == "RollingOut"

@@ -129,6 +129,7 @@ def admit(
         free=len(free) - len(chosen),
         blocked=sum(n.blocked for n in waiting),
         down=down,
+        away={n.node for n in nodes if not n.ready and not n.in_flight and n.node not in granted},
         stuck=stuck,
         everybody=everybody,
     )
@@ -159,7 +160,15 @@ def _shut(nodes: Sequence[Standing], rules: Rules) -> Admission | None:
 
 
 def _gate(
-    slots: dict[str, int], *, left: int, free: int, blocked: int, down: set[str], stuck: set[str], everybody: set[str]
+    slots: dict[str, int],
+    *,
+    left: int,
+    free: int,
+    blocked: int,
+    down: set[str],
+    away: set[str],
+    stuck: set[str],
+    everybody: set[str],
 ) -> dict[str, str]:
     moving = down - stuck
     if not left and not moving and stuck:
@@ -181,10 +190,18 @@ def _gate(
         return {"reason": "WaitingForHolders", "message": f"{blocked} nodes wait until their devices are free"}
     if not free and not moving:
         return {"reason": "RollingOut", "message": f"{left} nodes are not Ready"}
-    elsewhere = sorted(everybody - down)
-    if slots["BudgetExhausted"] <= 0 and slots["RollingOut"] > 0 and elsewhere:
-        names = ", ".join(elsewhere[:5])
-        return {"reason": "BudgetExhausted", "message": f"the driver's maxUnavailable is used up by {names}"}
+    used_up = _used_up(slots, moving=moving, away=away, elsewhere=everybody - down)
+    if used_up:
+        return {"reason": "BudgetExhausted", "message": used_up}
     if slots["LedgerFull"] <= 0:
         return {"reason": "LedgerFull", "message": f"{LEDGER_SIZE} nodes are in flight already"}
     return {"reason": "RollingOut", "message": ""}
+
+
+def _used_up(slots: dict[str, int], *, moving: set[str], away: set[str], elsewhere: set[str]) -> str:
+    """Whose budget is used up by nodes that this policy does not change; "" when none is."""
+    if slots["RollingOut"] <= 0 and moving and moving <= away:
+        return f"spec.rollout.maxUnavailable is used up by {', '.join(sorted(moving)[:5])}, not Ready for other reasons"
+    if slots["BudgetExhausted"] <= 0 and slots["RollingOut"] > 0 and elsewhere:
+        return f"the driver's maxUnavailable is used up by {', '.join(sorted(elsewhere)[:5])}"
+    return ""
