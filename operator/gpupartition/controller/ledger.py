@@ -59,7 +59,7 @@ class Ledger:
             driver_max_unavailable=resolve(
                 scope.driver.spec.max_unavailable, len({r.name for r in of_driver} | set(records))
             ),
-            limit=len(records) if policy.deleting else resolve(rollout.limit, matched),
+            limit=resolve(rollout.limit, matched),
             max_failed=resolve(rollout.max_failed, matched) if rollout.max_failed else 0,
             go_on=rollout.on_failure is OnFailure.CONTINUE,
             paused=rollout.paused and not policy.deleting,

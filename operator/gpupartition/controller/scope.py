@@ -119,6 +119,7 @@ def standing(scope: Scope, name: str, record: Record | None, node: Object | None
         startable=alive and (reverts or (bool(wanted) and on_target and state.phase is not Phase.SKIPPED)),
         halted=state.phase in FAILURES and on_target and not asked_again,
         blocked=bool(state.blockers) and state.phase is Phase.PENDING and when_idle,
+        leaving=scope.gives_up(name),
         holders=len(state.blockers),
         ready=node is not None and condition(node, "Ready") == "True",
         ignored=away is not None and datetime.now(UTC) - away > ignore,

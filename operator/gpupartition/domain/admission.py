@@ -19,7 +19,8 @@ class Standing:
 
     `at_target`: verified with what is wanted now; `towards`: its record's target is what is wanted now; `startable`: it could begin
     (its layout compiles and there is a way back); `halted`: it failed with the present target and nobody asked to try again;
-    `blocked`: holders are in the way and the policy does not wait for them.
+    `blocked`: holders are in the way and the policy does not wait for them; `leaving`: the policy gives the node up, and at most brings it
+    back to what it had, so that its limit is not about it.
     """
 
     node: str
@@ -31,6 +32,7 @@ class Standing:
     startable: bool = True
     halted: bool = False
     blocked: bool = False
+    leaving: bool = False
     holders: int = 0
     ready: bool = True
     ignored: bool = False  # NotReady for so long that nobody counts on it
@@ -110,7 +112,7 @@ def admit(
     everybody = (down | granted | set(others)) - excused
     # Whoever has a grant goes to what is wanted now, whatever its record says yet.
     beginning = {n.node for n in nodes if n.in_flight or n.node in granted}
-    reached = sum(n.at_target and n.node not in beginning for n in nodes) + len(beginning)
+    reached = sum((n.at_target or n.node in beginning) and not n.leaving for n in nodes)
     waiting = [n for n in nodes if not n.at_target and n.node not in down and n.startable and not n.halted]
     free = sorted((n for n in waiting if not n.blocked and n.ready), key=order)
     slots = {
@@ -121,7 +123,10 @@ def admit(
     }
     resume = paused_until(nodes, rules.pause)
     resting = resume is not None and resume > rules.now
-    chosen = () if rules.outside or resting else tuple(n.node for n in free[: max(0, min(slots.values()))])
+    staying = [n for n in free if not n.leaving][: max(0, slots["LimitReached"])]
+    takeable = [n for n in free if n.leaving or n in staying]
+    room = max(0, min(number for name, number in slots.items() if name != "LimitReached"))
+    chosen = () if rules.outside or resting else tuple(n.node for n in takeable[:room])
     left = len(waiting) - len(chosen)
     gate = _gate(
         slots,
