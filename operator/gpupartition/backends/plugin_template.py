@@ -7,8 +7,10 @@ command line would win over them, and what comes from elsewhere (`valueFrom`, `e
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from gpupartition.domain import fingerprint
@@ -155,6 +157,12 @@ def whole_fingerprint(template: Template) -> str:
 
     The three layout variables count by their value: a base that leaves out a default equals one that spells it out.
     """
+    return _whole_fingerprint(json.dumps(template))
+
+
+@lru_cache(maxsize=256)  # asked for each pod of a fleet, and they were made from a handful of templates
+def _whole_fingerprint(text: str) -> str:
+    template: Template = json.loads(text)
     told = settings(template)
     running = _with_env(bare(template), [])
     return fingerprint.digest(

@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from gpupartition.domain import quantity
@@ -30,10 +31,15 @@ class Device:
     shared: bool = False
     attributes: Mapping[str, Any] = field(default_factory=dict)
     request_policy: Mapping[str, Any] = field(default_factory=dict)
+    _hardware: tuple[Any, ...] = field(init=False, repr=False, compare=False)  # compared far more often than read
+
+    def __post_init__(self) -> None:
+        costs = {name: dict(amounts) for name, amounts in self.costs.items()}
+        object.__setattr__(self, "_hardware", (self.name, dict(self.capacity), costs, self.shared))
 
     def hardware(self) -> tuple[Any, ...]:
         """What the device is, without its labels: two devices that agree here are the same thing to whoever holds one."""
-        return self.name, dict(self.capacity), {k: dict(v) for k, v in self.costs.items()}, self.shared
+        return self._hardware
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +50,7 @@ class Pool:
     counters: Mapping[str, Amounts] = field(default_factory=dict)
     generation: int = 0
     problem: str = ""
+    _text: list[str] = field(default_factory=list, init=False, repr=False, compare=False)  # of to_json, once written
 
     @property
     def usable(self) -> bool:
@@ -73,22 +80,16 @@ class Pool:
 
     def to_json(self) -> str:
         """Canonical text: equal pools give equal text."""
-        body: dict[str, Any] = {
-            "devices": [_device_to_json(d) for d in self.devices],
-            "counters": {name: {c: str(v) for c, v in amounts.items()} for name, amounts in self.counters.items()},
-        }
-        return json.dumps(body, sort_keys=True, separators=(",", ":"))
+        if not self._text:
+            counters = {name: {c: str(v) for c, v in amounts.items()} for name, amounts in self.counters.items()}
+            body = {"devices": [_device_to_json(d) for d in self.devices], "counters": counters}
+            self._text.append(json.dumps(body, sort_keys=True, separators=(",", ":")))
+        return self._text[0]
 
     @classmethod
     def from_json(cls, text: str) -> Pool:
         """The pool that `to_json` wrote; the empty text is the empty pool."""
-        body = json.loads(text or "{}")
-        return cls(
-            devices=tuple(_device_from_json(d) for d in body.get("devices", ())),
-            counters={
-                name: {c: int(v) for c, v in amounts.items()} for name, amounts in body.get("counters", {}).items()
-            },
-        )
+        return _from_json(text)
 
     @classmethod
     def read(cls, slices: Iterable[Mapping[str, Any]]) -> Pool:
@@ -119,6 +120,15 @@ class Pool:
                         f"device {device.name} draws on counter {missing[0]} of {name}, which does not exist"
                     )
         return cls(devices=tuple(devices), counters=counters, generation=generation, problem="; ".join(problems[:3]))
+
+
+@lru_cache(maxsize=256)  # each record of a fleet names a few pools, and nearly all name the same ones
+def _from_json(text: str) -> Pool:
+    body = json.loads(text or "{}")
+    return Pool(
+        devices=tuple(_device_from_json(d) for d in body.get("devices", ())),
+        counters={name: {c: int(v) for c, v in amounts.items()} for name, amounts in body.get("counters", {}).items()},
+    )
 
 
 def read_device(device: Mapping[str, Any]) -> Device:

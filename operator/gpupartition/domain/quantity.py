@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 INT64_MAX: Final = 2**63 - 1
@@ -27,6 +28,7 @@ def exact(text: str) -> Fraction:
     return -amount if sign == "-" else amount
 
 
+@lru_cache(maxsize=4096)  # a fleet says the same few amounts hundreds of thousands of times
 def parse(text: str) -> int:
     """`"80Gi"` -> 85899345920, fractions away from zero. Raises ValueError for what the API server would refuse or cannot hold."""
     amount = exact(text)
