@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from tests.e2e import rollout
 from tests.e2e.harness import NODE_STATES, POLICIES, eventually
+from tests.e2e.stage import HALVES, WHOLE, Stage, stage, writes
 
 from gpupartition.kube import NODES, PODS
 from gpupartition.names import STEP
@@ -24,12 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from testbed.programs import Program
-    from tests.e2e.harness import BaseDriver, Cluster
+    from tests.e2e.harness import Cluster
     from tests.e2e.rollout import Watcher
-
-OPERATOR: Final = "system:serviceaccount:gpupartition-system:gpupartition"
-WHOLE: Final = 8  # devices that a node with 8 GPUs publishes
-HALVES: Final = 24  # each GPU's two halves, and itself
 
 ON_THE_WAY: Final = ("Admitted", "Quiescing", "Draining", "Applying", "Verifying", "Releasing")
 
@@ -76,120 +73,100 @@ async def killed_in(cluster: Cluster, phase: str, **seconds: float) -> AsyncIter
         await asyncio.gather(watching, return_exceptions=True)
 
 
-async def stage(cluster: Cluster, count: int) -> tuple[BaseDriver, str, list[str]]:
-    """Nodes that publish whole GPUs, with their driver."""
-    base = await cluster.example_driver()
-    name = await rollout.driver(cluster, base)
-    nodes = await cluster.nodes(count, pool=base.pool)
-    for node in nodes:
-        await cluster.published(WHOLE, node=node, driver=base.driver)
-    return base, name, nodes
-
-
-async def nothing_happened_twice(cluster: Cluster, base: BaseDriver, nodes: list[str], history: Watcher) -> None:
+async def nothing_happened_twice(scene: Stage, history: Watcher, *newcomers: str) -> None:
     """All nodes have halves, nothing is left over, each step was written once, and no driver was started without need."""
-    await rollout.at_rest(cluster)
-    assert await rollout.phases(cluster) == dict.fromkeys(nodes, "UpToDate")
+    nodes = [*scene.nodes, *newcomers]
+    await rollout.at_rest(scene.cluster)
+    assert await rollout.phases(scene.cluster) == dict.fromkeys(nodes, "UpToDate")
+    await scene.publishes(HALVES, *nodes)
+    await history.caught_up()
     assert history.most_unavailable() == 1
     for node in nodes:
-        await cluster.published(HALVES, node=node, driver=base.driver)
         steps = {c.body["metadata"].get("annotations", {}).get(STEP) for c in history.changes(NODES, node)} - {None}
-        assert writes(cluster, node) == len(steps)
-        assignments = history.assignments(node)
-        assert len(steps) >= len(assignments) - 1
-        pods = {
-            change.body["metadata"]["uid"]
-            for now in history.instants()
-            for change in [now.change]
-            if change is not None and change.kind is PODS and change.body["spec"].get("nodeName") == node
-            if change.body["metadata"]["namespace"] == base.namespace
-        }
+        assert len(writes(scene.cluster, "nodes", name=node)) == len(steps)
         # The base's pod at first, and one for each assignment after that.
-        assert len(pods) == len(assignments)
+        assert len(driver_pods(history, node)) == len(history.assignments(node))
 
 
-def writes(cluster: Cluster, node: str) -> int:
-    """How many writes to a node by the operator the API server has carried out."""
-    return sum(
-        each["verb"] in {"patch", "update"}
-        and each["objectRef"]["resource"] == "nodes"
-        and each["objectRef"].get("name") == node
-        and each["responseStatus"]["code"] == 200
-        for each in cluster.audit(user=OPERATOR)
-    )
+def driver_pods(history: Watcher, node: str) -> set[str]:
+    """UIDs of all pods of DaemonSets that were ever seen on a node."""
+    return {
+        body["metadata"]["uid"]
+        for now in history.instants()
+        for body in now.objects(PODS)
+        if body["spec"].get("nodeName") == node and "controller-revision-hash" in body["metadata"].get("labels", {})
+    }
 
 
 @pytest.mark.parametrize("phase", ON_THE_WAY)
 async def test_killed_on_the_way_it_finishes_after_its_restart_and_does_nothing_twice(
     cluster: Cluster, phase: str
 ) -> None:
-    base, name, nodes = await stage(cluster, 2)
+    scene = await stage(cluster, 2)
     async with rollout.Watcher(cluster) as history, killed_in(cluster, phase):
-        await rollout.apply(cluster, rollout.policy(cluster.name, name, rollout.equal(2)))
+        await scene.want_halves()
         await rollout.ready(cluster, cluster.name)
-        await nothing_happened_twice(cluster, base, nodes, history)
+        await nothing_happened_twice(scene, history)
 
 
 async def test_killed_while_rolling_back_it_brings_the_node_back_and_can_be_asked_to_retry(cluster: Cluster) -> None:
-    base, name, nodes = await stage(cluster, 2)
-    await rollout.fault(cluster, nodes[0], "wrong-layout@partitions=2")
+    scene = await stage(cluster, 2)
+    failing, _ = scene.nodes
+    await rollout.fault(cluster, failing, "wrong-layout@partitions=2")
     async with rollout.Watcher(cluster) as history, killed_in(cluster, "RollingBack", verifying=1):
-        await rollout.apply(cluster, rollout.policy(cluster.name, name, rollout.equal(2)))
+        await scene.want_halves()
         await rollout.stalled(cluster, cluster.name, "RolledBack")
-        await cluster.published(WHOLE, node=nodes[0], driver=base.driver)
-        await rollout.fault(cluster, nodes[0], None)
+        await scene.publishes(WHOLE, failing)
+        await rollout.fault(cluster, failing, None)
         await rollout.annotate(cluster, POLICIES, cluster.name, retry="mended")
         await rollout.ready(cluster, cluster.name)
-        await nothing_happened_twice(cluster, base, nodes, history)
-    assert len(history.assignments(nodes[0])) == 4
+        await nothing_happened_twice(scene, history)
+    assert len(history.assignments(failing)) == 4
 
 
 async def test_killed_while_giving_up_it_opens_the_node_again_and_comes_back_to_it_later(cluster: Cluster) -> None:
-    base, name, nodes = await stage(cluster, 2)
-    users = await cluster.namespace("users")
-    await cluster.holder("holder", namespace=users, node=nodes[0], device_class=base.driver)
-    pod = await cluster.running("holder", namespace=users)
+    scene = await stage(cluster, 2)
+    first, _ = scene.nodes
+    holder = await scene.hold(first)
     async with rollout.Watcher(cluster) as history:
         async with killed_in(cluster, "Aborting", draining_wait=1):
-            waits = {"drain": {"mode": "Wait"}}
-            await rollout.apply(cluster, rollout.policy(cluster.name, name, rollout.equal(2), rollout=waits))
-            await eventually(lambda: given_up(cluster, nodes[0]))
-            await cluster.client.delete(PODS, "holder", namespace=users, uid=pod["metadata"]["uid"])
+            await scene.want_halves(rollout={"drain": {"mode": "Wait"}})
+            await eventually(lambda: was_opened_again(history, first))
+            await holder.end()
             await rollout.ready(cluster, cluster.name)
-        await nothing_happened_twice(cluster, base, nodes, history)
-    assert "Aborting" in history.phases(nodes[0])
+        await nothing_happened_twice(scene, history)
+    assert len(holder.layouts(history)) == 1
 
 
-async def given_up(cluster: Cluster, node: str) -> bool:
-    """Whether a node was opened again after an attempt."""
-    status = (await cluster.client.get(NODE_STATES, node))["status"]
-    return bool(status["phase"] == "Pending" and status.get("attempts", 0))
+def was_opened_again(history: Watcher, node: str) -> bool:
+    """Whether a node was let go after an attempt."""
+    return "Aborting Pending" in " ".join(history.phases(node))
 
 
 async def test_two_operators_at_once_keep_every_promise_of_one(cluster: Cluster) -> None:
-    base, name, nodes = await stage(cluster, 3)
+    scene = await stage(cluster, 3)
     await rollout.operator(cluster)
     await rollout.operator(cluster)
     async with rollout.Watcher(cluster) as history:
-        await rollout.apply(cluster, rollout.policy(cluster.name, name, rollout.equal(2)))
+        await scene.want_halves()
         await rollout.ready(cluster, cluster.name)
-        await nothing_happened_twice(cluster, base, nodes, history)
+        await nothing_happened_twice(scene, history)
 
 
 @pytest.mark.parametrize("phase", ["Draining", "Applying", "Verifying", "Releasing"])
 async def test_an_operator_that_wakes_up_after_another_has_finished_its_work_changes_nothing_any_more(
     cluster: Cluster, phase: str
 ) -> None:
-    base, name, nodes = await stage(cluster, 1)
+    scene = await stage(cluster, 1)
     sleeper = await rollout.operator(cluster)
     version = (await cluster.client.list(NODE_STATES)).resource_version
     async with rollout.Watcher(cluster) as history:
-        await rollout.apply(cluster, rollout.policy(cluster.name, name, rollout.equal(2)))
+        await scene.want_halves()
         async for _, body in cluster.client.watch(NODE_STATES, resource_version=version):
             if body.get("status", {}).get("phase") == phase:
                 os.kill(sleeper.pid, signal.SIGSTOP)
                 break
-        assert (await cluster.client.get(NODE_STATES, nodes[0]))["status"]["phase"] == phase
+        assert (await cluster.client.get(NODE_STATES, scene.nodes[0]))["status"]["phase"] == phase
         await rollout.operator(cluster)
         await rollout.ready(cluster, cluster.name)
         await rollout.at_rest(cluster)
@@ -197,11 +174,11 @@ async def test_an_operator_that_wakes_up_after_another_has_finished_its_work_cha
         before = len(history.changes(NODES)), len(history.changes(NODE_STATES))
         os.kill(sleeper.pid, signal.SIGCONT)
         # It has looked at everything again when it has done something for a newcomer.
-        newcomers = await cluster.nodes(1, pool=base.pool)
+        newcomers = await cluster.nodes(1, pool=scene.base.pool)
         await rollout.reaches(cluster, newcomers[0], "UpToDate")
         await rollout.ready(cluster, cluster.name)
-        await nothing_happened_twice(cluster, base, nodes + newcomers, history)
+        await nothing_happened_twice(scene, history, *newcomers)
     assert before == (
-        len([c for c in history.changes(NODES) if c.name in nodes]),
-        len([c for c in history.changes(NODE_STATES) if c.name in nodes]),
+        len([c for c in history.changes(NODES) if c.name in scene.nodes]),
+        len([c for c in history.changes(NODE_STATES) if c.name in scene.nodes]),
     )

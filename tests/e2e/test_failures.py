@@ -6,64 +6,18 @@ that the former one can come back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from tests.e2e import rollout
-from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually
+from tests.e2e.harness import NODE_STATES, POLICIES, eventually
 from tests.e2e.rollout import condition
+from tests.e2e.stage import HALVES, WHOLE, stage
 
-from gpupartition.kube import DEVICE_TAINT_RULES, NODES, RESOURCE_SLICES
+from gpupartition.kube import NODES, RESOURCE_SLICES
 
 if TYPE_CHECKING:
-    from tests.e2e.harness import BaseDriver, Cluster
-
-    from gpupartition.kube import Object
-
-WHOLE: Final = 8  # devices that a node with 8 GPUs publishes
-HALVES: Final = 24  # each GPU's two halves, and itself
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """Some nodes in one piece, and a policy's name and driver."""
-
-    base: BaseDriver
-    driver: str
-    nodes: list[str]
-
-    async def want_halves(self, cluster: Cluster, **spec: Any) -> str:
-        """Apply a policy that wants every GPU in halves; returns its name."""
-        await rollout.apply(cluster, rollout.policy(cluster.name, self.driver, rollout.equal(2), **spec))
-        return cluster.name
-
-
-async def stage(cluster: Cluster, count: int) -> Stage:
-    """Nodes that publish whole GPUs."""
-    base = await cluster.example_driver()
-    driver = await rollout.driver(cluster, base)
-    nodes = await cluster.nodes(count, pool=base.pool)
-    for node in nodes:
-        await cluster.published(WHOLE, node=node, driver=base.driver)
-    return Stage(base=base, driver=driver, nodes=nodes)
-
-
-async def rule_of(cluster: Cluster, node: str) -> Object | None:
-    """The DeviceTaintRule of a node."""
-    rules = (await cluster.client.list(DEVICE_TAINT_RULES)).items
-    return next((r for r in rules if r["spec"]["deviceSelector"].get("pool") == node), None)
-
-
-async def publishes_nothing(cluster: Cluster, node: str) -> bool:
-    """Whether no slice of a node is left."""
-    return not (await cluster.client.list(RESOURCE_SLICES, field_selector=f"spec.nodeName={node}")).items
-
-
-async def in_flight(cluster: Cluster, driver: str) -> list[str]:
-    """The nodes in the ledger."""
-    status = (await cluster.client.get(DRIVERS, driver)).get("status", {})
-    return [grant["node"] for grant in status.get("inFlight", ())]
+    from tests.e2e.harness import Cluster
 
 
 FAULTS: Final = {
@@ -87,10 +41,10 @@ async def test_a_node_that_fails_goes_back_to_what_it_had_and_stops_the_roll_out
     scene = await stage(cluster, 2)
     failing, other = scene.nodes
     await rollout.fault(cluster, failing, switch)
-    pods = {node: await rollout.driver_pod(cluster, scene.base, node) for node in scene.nodes}
+    pod = await scene.pod_uid(other)
     await rollout.operator(cluster, applying=3, verifying=3, min_ready=1.5)
     async with rollout.Watcher(cluster) as history:
-        name = await scene.want_halves(cluster)
+        name = await scene.want_halves()
         policy = await rollout.stalled(cluster, name, "RolledBack")
         await rollout.at_rest(cluster)
 
@@ -110,20 +64,24 @@ async def test_a_node_that_fails_goes_back_to_what_it_had_and_stops_the_roll_out
     layout, *rest = history.assignments(failing)[1:]
     assert (history.assignments(failing)[0], rest) == (None, [None])
     assert layout is not None
-    await cluster.published(WHOLE, node=failing, driver=scene.base.driver)
+    await scene.publishes(WHOLE, failing)
     assert history.phases(failing)[-3:] == ["RollingBack", "Releasing", "RolledBack"]
 
     # Nobody else was touched.
     assert history.phases(other) == ["Pending"]
     assert history.assignments(other) == [None]
-    assert (await rollout.driver_pod(cluster, scene.base, other))["metadata"]["uid"] == pods[other]["metadata"]["uid"]
+    assert await scene.pod_uid(other) == pod
 
     await rollout.fault(cluster, failing, None)
     await rollout.annotate(cluster, POLICIES, name, retry="mended")
     await rollout.ready(cluster, name)
-    for node in scene.nodes:
-        await cluster.published(HALVES, node=node, driver=scene.base.driver)
+    await scene.publishes(HALVES)
     await rollout.at_rest(cluster)
+
+
+async def publishes_nothing(cluster: Cluster, node: str) -> bool:
+    """Whether no slice of a node is left."""
+    return not (await cluster.client.list(RESOURCE_SLICES, field_selector=f"spec.nodeName={node}")).items
 
 
 async def test_without_a_retry_a_mended_node_is_left_alone(cluster: Cluster) -> None:
@@ -131,13 +89,13 @@ async def test_without_a_retry_a_mended_node_is_left_alone(cluster: Cluster) -> 
     (node,) = scene.nodes
     await rollout.fault(cluster, node, "wrong-layout@partitions=2")
     await rollout.operator(cluster, verifying=1)
-    name = await scene.want_halves(cluster)
+    name = await scene.want_halves()
     await rollout.stalled(cluster, name, "RolledBack")
     await rollout.at_rest(cluster)
     async with rollout.Watcher(cluster, NODES, NODE_STATES) as history:
         await rollout.fault(cluster, node, None)
         # An edit that wants the same thing makes the operator look at everything again.
-        await scene.want_halves(cluster, rollout={"limit": 1})
+        await scene.want_halves(rollout={"limit": 1})
         await rollout.stalled(cluster, name, "RolledBack")
     assert history.assignments(node) == [None]
     assert not history.changes(NODE_STATES)
@@ -148,7 +106,7 @@ async def test_another_layout_is_tried_without_a_retry(cluster: Cluster) -> None
     (node,) = scene.nodes
     await rollout.fault(cluster, node, "wrong-layout@partitions=2")
     await rollout.operator(cluster, verifying=1)
-    name = await scene.want_halves(cluster)
+    name = await scene.want_halves()
     await rollout.stalled(cluster, name, "RolledBack")
     await rollout.apply(cluster, rollout.policy(name, scene.driver, rollout.equal(4)))
     policy = await rollout.ready(cluster, name)
@@ -164,17 +122,17 @@ async def test_a_node_that_cannot_go_back_stays_closed_keeps_its_grant_and_is_na
     await rollout.operator(cluster, applying=1.5, verifying=1.5)
     await rollout.fault(cluster, failing, "never-ready@partitions=2,publishes-nothing@partitions=0,never-ready")
     async with rollout.Watcher(cluster) as history:
-        name = await scene.want_halves(cluster)
+        name = await scene.want_halves()
         policy = await rollout.stalled(cluster, name, "RolloutHalted")
     record = await cluster.client.get(NODE_STATES, failing)
     assert record["status"]["phase"] == "Failed"
     assert record["status"]["reason"] == "RollingBackFailed"
     assert "driver pod is not ready" in record["status"]["message"]
     assert "8 of 8 devices are missing" in record["status"]["message"]
-    rule = await rule_of(cluster, failing)
+    rule = await scene.rule(failing)
     assert rule is not None
     assert rule["spec"]["taint"]["effect"] == "NoSchedule"
-    assert await in_flight(cluster, scene.driver) == [failing]
+    assert await scene.in_flight() == [failing]
     assert policy["status"]["failedNodes"][0]["node"] == failing
     assert failing in condition(policy, "Stalled")["message"]
     assert history.phases(other) == ["Pending"]
@@ -184,8 +142,7 @@ async def test_a_node_that_cannot_go_back_stays_closed_keeps_its_grant_and_is_na
     await rollout.annotate(cluster, POLICIES, name, retry="mended")
     await rollout.ready(cluster, name)
     await rollout.at_rest(cluster)
-    for node in scene.nodes:
-        await cluster.published(HALVES, node=node, driver=scene.base.driver)
+    await scene.publishes(HALVES)
 
 
 async def test_retrying_a_node_that_is_not_mended_fails_once_more_and_does_not_go_round_in_circles(
@@ -195,14 +152,14 @@ async def test_retrying_a_node_that_is_not_mended_fails_once_more_and_does_not_g
     (node,) = scene.nodes
     await rollout.operator(cluster, applying=1, verifying=1)
     await rollout.fault(cluster, node, "never-ready")
-    name = await scene.want_halves(cluster)
+    name = await scene.want_halves()
     await rollout.stalled(cluster, name, "RolloutHalted")
     async with rollout.Watcher(cluster) as history:
         await rollout.annotate(cluster, POLICIES, name, retry="too early")
         await history.saw(NODE_STATES, node, phase="RollingBack")
         await rollout.reaches(cluster, node, "Failed")
         await rollout.stalled(cluster, name, "RolloutHalted")
-        await scene.want_halves(cluster, rollout={"maxUnavailable": 2})
+        await scene.want_halves(rollout={"maxUnavailable": 2})
         await rollout.stalled(cluster, name, "RolloutHalted")
     assert history.phases(node) == ["RollingBack", "Failed"]
 
@@ -211,9 +168,9 @@ async def test_slices_lost_later_are_drift_and_repaired_by_starting_the_plugin_a
     scene = await stage(cluster, 2)
     drifting, other = scene.nodes
     await rollout.operator(cluster, drift=1)
-    name = await scene.want_halves(cluster)
+    name = await scene.want_halves()
     await rollout.ready(cluster, name)
-    before = {node: await rollout.driver_pod(cluster, scene.base, node) for node in scene.nodes}
+    before = {node: await scene.pod_uid(node) for node in scene.nodes}
 
     async with rollout.Watcher(cluster) as history:
         # Lost when the pod is 5 s old; the plugin that is started anew is well for as long.
@@ -222,15 +179,13 @@ async def test_slices_lost_later_are_drift_and_repaired_by_starting_the_plugin_a
         assert condition(policy, "Reconciling")["status"] == "True"
         assert drifting in condition(policy, "Ready")["message"]
 
-        async def another_pod() -> Object:
-            pod = await rollout.driver_pod(cluster, scene.base, drifting)
-            assert pod["metadata"]["uid"] != before[drifting]["metadata"]["uid"]
-            return pod
+        async def another_pod() -> bool:
+            return await scene.pod_uid(drifting) != before[drifting]
 
         await eventually(another_pod)
         await rollout.fault(cluster, drifting, None)
         await rollout.ready(cluster, name)
-    await cluster.published(HALVES, node=drifting, driver=scene.base.driver)
+    await scene.publishes(HALVES, drifting)
     await rollout.at_rest(cluster)
     assert [p for p in history.phases(drifting) if p in {"Pending", "Applying", "UpToDate"}] == [
         "Pending",
@@ -239,22 +194,21 @@ async def test_slices_lost_later_are_drift_and_repaired_by_starting_the_plugin_a
     ]
     assert len(set(history.assignments(drifting))) == 1
     assert not history.touched(NODE_STATES, other)
-    after = await rollout.driver_pod(cluster, scene.base, other)
-    assert after["metadata"]["uid"] == before[other]["metadata"]["uid"]
+    assert await scene.pod_uid(other) == before[other]
 
 
 async def test_a_difference_that_passes_is_no_drift(cluster: Cluster) -> None:
     scene = await stage(cluster, 1)
     (node,) = scene.nodes
     await rollout.operator(cluster, drift=30)
-    name = await scene.want_halves(cluster)
+    name = await scene.want_halves()
     await rollout.ready(cluster, name)
-    pod = await rollout.driver_pod(cluster, scene.base, node)
+    pod = await scene.pod_uid(node)
     async with rollout.Watcher(cluster) as history:
         await rollout.fault(cluster, node, "loses-slices-after=0.1")
         await eventually(lambda: publishes_nothing(cluster, node))
         await rollout.fault(cluster, node, None)
-        await cluster.published(HALVES, node=node, driver=scene.base.driver)
+        await scene.publishes(HALVES, node)
         await rollout.ready(cluster, name)
     assert not history.touched(NODE_STATES, node)
-    assert (await rollout.driver_pod(cluster, scene.base, node))["metadata"]["uid"] == pod["metadata"]["uid"]
+    assert await scene.pod_uid(node) == pod
