@@ -6,9 +6,11 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 ARGS ?=
+ROUNDS ?= 10
+SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test unit e2e lint format crds run lock
+.PHONY: help demo demo-down test unit e2e chaos lint format crds run lock
 
 help:  ## show this
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -35,6 +37,10 @@ unit: $(STAMP)  ## rules and invariants, in seconds
 e2e: $(STAMP)  ## promises, on a real control plane (the first run builds it)
 	@$(BIN)/python -m testbed build
 	@$(PYTEST) -q -m e2e -n $(WORKERS) --dist loadfile $(ARGS)
+
+chaos: $(STAMP)  ## everything goes wrong at once: ROUNDS=100 SEED=7 for more and other rounds
+	@$(BIN)/python -m testbed build
+	@CHAOS_ROUNDS=$(ROUNDS) CHAOS_SEED=$(SEED) $(PYTEST) -q -s tests/e2e/test_chaos.py $(ARGS)
 
 lint: $(STAMP)  ## style, types, and who may import whom
 	@$(BIN)/ruff check .

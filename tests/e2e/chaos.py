@@ -1,0 +1,324 @@
+"""One round of chaos: users, nodes, drivers, the line to the API server and the operators themselves misbehave at once, then all calm down.
+
+What each of them does, and when, is drawn from the round's seed. How it interleaves is up to the machine, so that a seed that has failed
+fails again often, not always.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import random
+import signal
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from testbed import nodes as simulated
+from testbed.faultproxy import FaultProxy, Injury, Rule, To
+from tests.e2e.harness import POLICIES, eventually
+from tests.e2e.invariants import Scene, Violation, judge, line
+from tests.e2e.rollout import (
+    Watcher,
+    annotate,
+    apply,
+    asks,
+    at_rest,
+    condition,
+    devices,
+    equal,
+    fast,
+    fault,
+    policy,
+    says,
+    whole,
+)
+
+from gpupartition.kube import NODES, PODS, RESOURCE_CLAIM_TEMPLATES, ApiError, NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from testbed.programs import Program
+    from tests.e2e.harness import Cluster
+    from tests.e2e.rollout import Site
+
+    from gpupartition.kube import Object
+
+CHAOS_SECONDS: Final = 8.0
+CALM_SECONDS: Final = 60.0
+"""In which all must come to rest. An idle machine needs a quarter of it."""
+RETRIES: Final = 5
+USERS: Final = 4
+PARTS: Final = (0, 2, 4)
+NAME: Final = "chaos"
+
+# Long enough for what goes well, short enough that what hangs is given up within a round. `settle` is longer than any scheduler's delay.
+PACE: Final = {
+    "settle": 1.0,
+    "admitted": 5.0,
+    "quiescing": 8.0,
+    "draining_wait": 6.0,
+    "draining_when_idle": 3.0,
+    "applying": 5.0,
+    "verifying": 5.0,
+    "drift": 1.0,
+    "resync": 3.0,
+}
+
+BAD_LINE: Final = (
+    Rule(injury=Injury.LATE, to=To.WRITES, share=0.06, seconds=(0.5, 4)),
+    Rule(injury=Injury.LOST, to=To.WRITES, share=0.05),
+    Rule(injury=Injury.CONFLICT, to=To.WRITES, share=0.05),
+    Rule(injury=Injury.BUSY, to=To.WRITES, share=0.03),
+    Rule(injury=Injury.BROKEN, to=To.WRITES, share=0.03),
+    Rule(injury=Injury.HANG, to=To.WRITES, share=0.02, seconds=(0.2, 2)),
+    Rule(injury=Injury.SLOW, to=To.READS, share=0.08, seconds=(0.1, 1)),
+    Rule(injury=Injury.HANG, to=To.READS, share=0.02, seconds=(0.2, 2)),
+    Rule(injury=Injury.BROKEN, to=To.READS, share=0.02),
+    Rule(injury=Injury.EXPIRED, to=To.READS, share=0.01),
+    Rule(injury=Injury.CUT, to=To.WATCHES, share=0.3, seconds=(0.2, 5)),
+    Rule(injury=Injury.EXPIRED, to=To.WATCHES, share=0.2, seconds=(0.2, 5)),
+)
+
+FAULTS: Final = (
+    "slow-start=2",
+    "never-ready@partitions={}",
+    "crash-loop@partitions={}",
+    "publishes-nothing@partitions={}",
+    "wrong-layout@partitions={}",
+    "wrong-layout=parts@partitions={}",
+    "loses-slices-after=1@partitions={}",
+)
+
+
+@dataclass(kw_only=True)
+class Round:
+    """One round on a site. `chance` decides everything."""
+
+    cluster: Cluster
+    site: Site
+    seed: int
+    folder: Path
+    diary: list[str] = field(default_factory=list)
+    """What was done, in order, for whoever reads a failure."""
+    summary: str = ""
+    """What the round came to, in one line: a round in which little happened proves little."""
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)  # noqa: S311 - keeps no secret, and can be replayed
+        self.operators = 1 + (self.seed % 3 == 0)
+        self.bad_line = self.seed % 4 != 1
+        self.allowed = self.chance.choice((1, 2))
+        self._numbers = itertools.count(1)
+        self._ends = 0.0  # on the loop's clock: nothing begins any more
+
+    async def play(self) -> list[Violation]:
+        """Play it; returns what was violated. Raises AssertionError when it does not come to rest."""
+        account = self.cluster.controlplane.files.kubeconfig("operator")
+        async with (
+            Watcher(self.cluster) as history,
+            FaultProxy(account, self.folder, seed=self.seed) as self.proxy,
+        ):
+            await self._edit()
+            for _ in range(self.operators):
+                await self._start()
+            self.proxy.rules = BAD_LINE if self.bad_line else ()
+            try:
+                await self._misbehave()
+            finally:
+                await self._calm()
+            try:
+                await self._rests()
+                await history.caught_up()
+            except AssertionError as error:
+                raise AssertionError(f"{error}\n{self.report(history)}") from error
+            finally:
+                for each in self._living():
+                    await each.stop()
+        self.summary = self._sum_up(history)
+        scene = Scene(policy=NAME, driver=self.site.driver, driver_name=self.site.base.driver)
+        found = judge(history.instants(), scene)
+        if found:
+            self.note(self.report(history, found[0]))
+        return found
+
+    def note(self, what: str) -> None:
+        """Write into the diary."""
+        self.diary.append(f"{asyncio.get_running_loop().time():.2f} {what}")
+
+    def report(self, history: Watcher, about: Violation | None = None) -> str:
+        """What a person needs: what was done, what was injected, and the last changes before it went wrong."""
+        until = about.by.version if about and about.by else 2**63
+        changes = [line(each) for now in history.instants() if (each := now.change) and each.version <= until]
+        injected = [str(each) for each in self.proxy.log]
+        return "\n".join(
+            [
+                f"seed {self.seed}: {self.operators} operators, {'a bad' if self.bad_line else 'a good'} line",
+                *(f"  {each}" for each in self.diary[-40:]),
+                "injected:",
+                *(f"  {each}" for each in injected[-20:]),
+                "changes:",
+                *(f"  {each}" for each in changes[-60:]),
+                f"replay: make chaos ROUNDS=1 SEED={self.seed}",
+            ]
+        )
+
+    def _sum_up(self, history: Watcher) -> str:
+        phases = Counter(phase for node in self.site.nodes for phase in history.phases(node))
+        reached = ", ".join(f"{phases[phase]} {phase}" for phase in ("Applying", "UpToDate", "RolledBack", "Failed"))
+        injured = Counter(str(each.injury) for each in self.proxy.log)
+        return f"seed {self.seed}: {self.operators} operators; {reached}; injected {dict(sorted(injured.items()))}"
+
+    # ------------------------------------------------------------------------------------------------------- the actors
+
+    async def _misbehave(self) -> None:
+        actors: list[tuple[Callable[[], Awaitable[None]], float, float]] = [
+            (self._edit, 2.0, 5.0),
+            *[(self._use, 0.1, 2.0)] * USERS,
+            (self._break_driver, 2.0, 5.0),
+            (self._replace_node, 4.0, 9.0),
+            (self._kill, 1.5, 5.0),
+            (self._pause, 1.5, 4.0),
+        ]
+        self._ends = asyncio.get_running_loop().time() + CHAOS_SECONDS
+        async with asyncio.TaskGroup() as tasks:
+            for act, least, most in actors:
+                tasks.create_task(self._again(act, least, most))
+
+    async def _again(self, act: Callable[[], Awaitable[None]], least: float, most: float) -> None:
+        """Act, again and again. What was begun is finished: an operator that was stopped must not stay so."""
+        while (pause := self.chance.uniform(least, most)) < self._ends - asyncio.get_running_loop().time():
+            await asyncio.sleep(pause)
+            await act()
+
+    async def _edit(self) -> None:
+        parts = self.chance.choice(PARTS)
+        wanted = self._spec(
+            parts, paused=self.chance.random() < 0.15, mode=self.chance.choice(("WhenIdle", "Wait", "Wait"))
+        )
+        self.note(f"wants {parts} parts")
+        await apply(self.cluster, wanted)
+        if self.chance.random() < 0.4:
+            await self._retry()
+
+    def _spec(self, parts: int, *, paused: bool = False, mode: str = "Wait") -> Object:
+        layout = equal(parts) if parts else whole()
+        rollout = {"maxUnavailable": self.allowed, "paused": paused, "drain": {"mode": mode}}
+        return policy(NAME, self.site.driver, layout, rollout=rollout)
+
+    async def _retry(self) -> None:
+        await annotate(self.cluster, POLICIES, NAME, retry=f"{self.seed}-{next(self._numbers)}")
+
+    async def _use(self) -> None:
+        """Have somebody use a device for a while."""
+        name = f"user-{next(self._numbers)}"
+        driver = self.site.base.driver
+        cel = self.chance.choice(("", f"!('partition' in device.attributes['{driver}'])"))
+        await self.cluster.holder(name, namespace=self.site.user, device_class=driver, cel=cel)
+        await asyncio.sleep(self.chance.uniform(0.3, 4))
+        for kind in (PODS, RESOURCE_CLAIM_TEMPLATES):
+            with contextlib.suppress(NotFound):
+                await self.cluster.client.delete(kind, name, namespace=self.site.user)
+
+    async def _break_driver(self) -> None:
+        node = self.chance.choice(self.site.nodes)
+        switch = self.chance.choice((None, *FAULTS))
+        switches = switch.format(self.chance.choice(PARTS)) if switch else None
+        with contextlib.suppress(NotFound):
+            await fault(self.cluster, node, switches)
+            self.note(f"driver of {node}: {switches}")
+
+    async def _replace_node(self) -> None:
+        """Take a node away, with all its pods, and bring another one under its name."""
+        node = self.chance.choice(self.site.nodes)
+        self.note(f"{node} goes")
+        await self.cluster.client.delete(NODES, node)
+        for pod in (await self.cluster.client.list(PODS, field_selector=f"spec.nodeName={node}")).items:
+            meta = pod["metadata"]
+            with contextlib.suppress(NotFound):
+                await self.cluster.client.delete(PODS, meta["name"], namespace=meta["namespace"], grace_seconds=0)
+        await asyncio.sleep(self.chance.uniform(0, 2))
+        await self._bring(node)
+
+    async def _bring(self, node: str) -> None:
+        labels = {**self.cluster.labels, "pool": self.site.base.pool}
+        with contextlib.suppress(ApiError):  # there already
+            await self.cluster.client.create(NODES, simulated.node(node, zone=simulated.ZONES[0], labels=labels))
+            self.note(f"{node} comes")
+
+    async def _kill(self) -> None:
+        """Crash an operator, and start another one in its place."""
+        if not (living := self._living()):
+            return
+        program = self.chance.choice(living)
+        self.note(f"{program.name} is killed")
+        await program.kill()
+        await asyncio.sleep(self.chance.uniform(0, 1))
+        await self._start(wait=False)
+
+    async def _pause(self) -> None:
+        """Stop an operator in the middle of whatever it does, and let it go on later."""
+        if not (living := self._living()):
+            return
+        program = self.chance.choice(living)
+        self.note(f"{program.name} is stopped")
+        _signal(program, signal.SIGSTOP)
+        await asyncio.sleep(self.chance.uniform(0.2, 4))
+        _signal(program, signal.SIGCONT)
+        self.note(f"{program.name} goes on")
+
+    def _living(self) -> list[Program]:
+        return [each for each in self.cluster.operators if each.alive]
+
+    async def _start(self, *, wait: bool = True) -> None:
+        program = await self.cluster.start_operator("--kubeconfig", str(self.proxy.kubeconfig), env=fast(**PACE))
+        if wait:
+            await eventually(lambda: asks(program, "/readyz"))
+
+    # ------------------------------------------------------------------------------------------------------- calming down
+
+    async def _calm(self) -> None:
+        """Mend everything: the line, the drivers, the nodes, the users."""
+        self.proxy.rules = ()
+        await self.proxy.delivered()
+        for node in self.site.nodes:
+            await self._bring(node)
+            await fault(self.cluster, node, None)
+        for program in self._living():
+            _signal(program, signal.SIGCONT)
+        while len(self._living()) < self.operators:
+            await self._start(wait=False)
+
+    async def _rests(self) -> None:
+        """Want one last thing, and wait until it is there and nothing is left over. A person retries what has failed."""
+        parts = self.chance.choice(PARTS)
+        self.note(f"calm; wants {parts} parts at last")
+        await apply(self.cluster, self._spec(parts))
+        await self._retry()
+        answered: set[str] = set()
+
+        async def done() -> bool:
+            body = await self.cluster.client.get(POLICIES, NAME)
+            stalled = condition(body, "Stalled")
+            since = stalled.get("lastTransitionTime", "")
+            if since and since not in answered and len(answered) < RETRIES:
+                self.note(f"stalled: {stalled['message']}")
+                answered.add(since)
+                await self._retry()
+            assert says(body, "Ready") == ("True", "RolloutComplete"), body.get("status")
+            return True
+
+        await eventually(done, within=CALM_SECONDS)
+        await at_rest(self.cluster)
+        for node in self.site.nodes:
+            await self.cluster.published(devices(parts), node=node, driver=self.site.base.driver)
+
+
+def _signal(program: Program, number: signal.Signals) -> None:
+    if program.alive:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(program.pid, number)
