@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from gpupartition.kube import ApiError, Client
-from testbed.build import Builder, cache_folder
+from testbed.build import TOOLS, Builder, cache_folder
 from testbed.controlplane import ROOT
 from testbed.demo.background import Background
 from testbed.demo.host import SHAPE
@@ -65,10 +65,14 @@ async def _main(name: str, *, keep: bool) -> int:
 
 
 async def _tell(screen: Screen, background: Background, *, keep: bool) -> int:
-    screen.title("GPU partitions, rolled out node by node", ABOUT_HERE)
+    screen.title("GPU partitions, rolled out node by node", SUMMARY)
     try:
-        await Builder(cache=cache_folder(), progress=Progress(sys.stdout), env=os.environ).tools()
         screen.chapter("A cluster: a real control plane, simulated kubelets and GPUs")
+        builder = Builder(cache=cache_folder(), progress=Progress(sys.stdout), env=os.environ)
+        if not all(builder.place(tool).exists() for tool in TOOLS.values()):
+            screen.say("etcd, Kubernetes and kwok are built from source first: some 8 minutes on two cores, once.")
+            screen.gap()
+        await builder.tools()
         await background.start(screen.whisper)
         async with Client.connect(background.kubeconfig, user_agent="demo") as client:
             story = Story(screen, client)
@@ -133,9 +137,7 @@ def _down(background: Background) -> str:
     return "make demo-down" if background.name == NAME else f"python -m testbed down --name {background.name}"
 
 
-ABOUT_HERE: Final = (
-    f"{SHAPE.nodes} simulated nodes with {SHAPE.gpus} GPUs each, and everything else as in a real cluster."
-)
+SUMMARY: Final = f"{SHAPE.nodes} simulated nodes with {SHAPE.gpus} GPUs each, and everything else as in a real cluster."
 
 if __name__ == "__main__":
     sys.exit(main())

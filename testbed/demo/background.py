@@ -53,13 +53,13 @@ class Background:
             self._process = await asyncio.create_subprocess_exec(
                 *(command if self._keep else leashed(command)),
                 cwd=ROOT,
-                env=python_env(),
+                env={**python_env(), "PYTHONIOENCODING": "utf-8"},  # its log, whatever this terminal can show
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
                 start_new_session=True,  # a Ctrl-C is for this process, which then ends that one in good order
             )
-        with self._log.open() as lines:
+        with self._log.open(encoding="utf-8", errors="replace") as lines:
             while self.alive and not (self._record.read() or {}).get("ready"):
                 for line in lines.read().splitlines():
                     say(line)

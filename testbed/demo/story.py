@@ -106,7 +106,8 @@ class Story:
         row = next(row for row in scene.rows() if row.node == self._held_long)
         _, reason, message = scene.ready()
         screen.gap()
-        screen.held(f"{', '.join(others)} are in halves; never was more than one node in work")
+        screen.held(f"{', '.join(others)} are in halves")
+        screen.held("at every look at most one node was in work, and no device in use was missing")
         self._claim(f"{JOBS}/{LONG}" in row.waits, f"{row.node} waits for {row.waits}")
         self._claim(
             scene.untouched(row.node) == before.untouched(row.node),
