@@ -25,7 +25,7 @@ from gpupartition.domain.changes import change_class
 from gpupartition.domain.guards import expected_pool
 from gpupartition.domain.holders import Holder, blocking, holders
 from gpupartition.domain.pool import Pool
-from gpupartition.domain.world import AT_REST, Limits, Quiesce, World
+from gpupartition.domain.world import AT_REST, Limits, Quiesce, State, World
 from gpupartition.domain.writes import Subject, last_used
 from gpupartition.kube import (
     DAEMON_SETS,
@@ -189,7 +189,7 @@ class Reader:
             policy = None
         leaving = policy is None or policy.deleting or not policy.selects(node if alive else None)
         intent = self._intent(driver, policy, record, node if alive else None, observed, leaving=leaving)
-        way_back, no_way_back = _way_back(driver, facts, observed)
+        way_back, no_way_back = _way_back(driver, facts, observed, state)
         held = await self._holders(driver, record, observed, intent, claims, live=live)
         configs = await self._configs(intent, way_back, live=live and state.phase not in AT_REST)
         ledger = DriverStatus.model_validate(driver_body.get("status", {})).in_flight
@@ -361,9 +361,14 @@ def _quiesce(rule: Object | None, watched: timedelta) -> Quiesce | None:
     return Quiesce(active=rule["spec"]["taint"]["effect"] == "NoSchedule", proven=proven, watched=watched)
 
 
-def _way_back(driver: Driver, facts: NodeFacts | None, observed: Observation) -> tuple[Config | None, str]:
+def _way_back(driver: Driver, facts: NodeFacts | None, observed: Observation, state: State) -> tuple[Config | None, str]:
     if facts is None:
         return None, "the node is gone"
+    current = state.current
+    if current is not None and observed.running != current.fingerprint:
+        restored = driver.backend.repair(driver.spec, facts, current, state.generation)
+        if restored is not None:  # slices of our own were wiped or edited: back is where they would be restored to
+            return revert(current), ""
     try:
         return driver.backend.way_back(driver.spec, facts, driver.cluster), ""
     except Refused as refused:
