@@ -165,6 +165,23 @@ async def test_what_does_not_stay_published_is_rolled_back_to_the_former_slices(
     assert await _offer(own, 60, 60, 60)
 
 
+async def test_a_node_whose_slices_are_wiped_before_it_changes_goes_back_to_what_it_had(cluster: Cluster) -> None:
+    own = await site(cluster, gpus(12))
+    await own.gets(equal(2))
+    await at_rest(cluster)
+    good = await own.says()
+    await own.program.kill()
+    await own.wiped()
+    await own.want(equal(4))
+    async with Watcher(cluster) as history:
+        await operator(cluster, min_ready=2, verifying=4)
+        await history.saw(NODE_STATES, own.nodes[0], phase="Verifying")
+        await cluster.client.replace(RESOURCE_SLICES, one_device_less(await own.slices()))
+        await stalled(cluster, POLICY, "RolledBack")
+    assert "Skipped" not in history.phases(own.nodes[0])
+    assert await own.says() == good
+
+
 async def test_an_operator_that_dies_after_every_write_to_a_slice_leaves_no_half_pool_to_be_used(
     cluster: Cluster,
 ) -> None:
