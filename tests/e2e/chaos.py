@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from testbed import nodes as simulated
 from testbed.faultproxy import FaultProxy, Injury, Rule, To
-from tests.e2e.harness import POLICIES, eventually
+from tests.e2e.harness import NODE_STATES, POLICIES, eventually
 from tests.e2e.invariants import Scene, Violation, judge, line
 from tests.e2e.rollout import (
     Watcher,
@@ -37,6 +37,7 @@ from tests.e2e.rollout import (
 )
 
 from gpupartition.kube import NODES, PODS, RESOURCE_CLAIM_TEMPLATES, ApiError, NotFound
+from gpupartition.names import OPERATOR_NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -48,7 +49,10 @@ if TYPE_CHECKING:
 
     from gpupartition.kube import Object
 
-CHAOS_SECONDS: Final = 8.0
+CHAOS_SECONDS: Final = 9.0
+MOST_SECONDS: Final = 30.0
+ENOUGH: Final = 6
+"""Chaos goes on, on a machine that is busy, until so many steps were taken: a round in which nothing is under way proves nothing."""
 CALM_SECONDS: Final = 60.0
 """In which all must come to rest. An idle machine needs a quarter of it."""
 RETRIES: Final = 5
@@ -68,6 +72,8 @@ PACE: Final = {
     "drift": 1.0,
     "resync": 3.0,
 }
+
+OPERATOR: Final = f"system:serviceaccount:{OPERATOR_NAMESPACE}:"
 
 BAD_LINE: Final = (
     Rule(injury=Injury.LATE, to=To.WRITES, share=0.06, seconds=(0.5, 4)),
@@ -114,15 +120,17 @@ class Round:
         self.bad_line = self.seed % 4 != 1
         self.allowed = self.chance.choice((1, 2))
         self._numbers = itertools.count(1)
-        self._ends = 0.0  # on the loop's clock: nothing begins any more
+        self._began = 0.0
+        self._wanted = 0
 
     async def play(self) -> list[Violation]:
         """Play it; returns what was violated. Raises AssertionError when it does not come to rest."""
         account = self.cluster.controlplane.files.kubeconfig("operator")
         async with (
-            Watcher(self.cluster) as history,
+            Watcher(self.cluster) as self._history,
             FaultProxy(account, self.folder, seed=self.seed) as self.proxy,
         ):
+            history = self._history
             await self._edit()
             for _ in range(self.operators):
                 await self._start()
@@ -141,10 +149,18 @@ class Round:
                     await each.stop()
         self.summary = self._sum_up(history)
         scene = Scene(policy=NAME, driver=self.site.driver, driver_name=self.site.base.driver)
-        found = judge(history.instants(), scene)
+        found = judge(history.instants(), scene) + self._evictions()
         if found:
             self.note(self.report(history, found[0]))
         return found
+
+    def _evictions(self) -> list[Violation]:
+        """Of all pods, operators delete only the driver's."""
+        base = self.site.base
+        about = [each["objectRef"] for each in self.cluster.audit(user=OPERATOR) if each["verb"] == "delete"]
+        pods = {(each["namespace"], each["name"]) for each in about if each["resource"] == "pods"}
+        foreign = [pod for pod in sorted(pods) if pod[0] != base.namespace or not pod[1].startswith(base.daemon_set)]
+        return [Violation("only driver pods are ended", f"an operator deleted {pod}", None) for pod in foreign]
 
     def note(self, what: str) -> None:
         """Write into the diary."""
@@ -181,25 +197,31 @@ class Round:
             *[(self._use, 0.1, 2.0)] * USERS,
             (self._break_driver, 2.0, 5.0),
             (self._replace_node, 4.0, 9.0),
-            (self._kill, 1.5, 5.0),
-            (self._pause, 1.5, 4.0),
+            (self._kill, 2.0, 7.0),
+            (self._pause, 1.0, 5.0),
         ]
-        self._ends = asyncio.get_running_loop().time() + CHAOS_SECONDS
+        self._began = asyncio.get_running_loop().time()
         async with asyncio.TaskGroup() as tasks:
             for act, least, most in actors:
                 tasks.create_task(self._again(act, least, most))
 
     async def _again(self, act: Callable[[], Awaitable[None]], least: float, most: float) -> None:
         """Act, again and again. What was begun is finished: an operator that was stopped must not stay so."""
-        while (pause := self.chance.uniform(least, most)) < self._ends - asyncio.get_running_loop().time():
-            await asyncio.sleep(pause)
+        while self._goes_on():
+            await asyncio.sleep(self.chance.uniform(least, most))
             await act()
+
+    def _goes_on(self) -> bool:
+        steps = {c.body["status"].get("step") for c in self._history.changes(NODE_STATES) if "status" in c.body}
+        seconds = asyncio.get_running_loop().time() - self._began
+        return seconds < CHAOS_SECONDS or (seconds < MOST_SECONDS and len(steps) < ENOUGH)
 
     async def _edit(self) -> None:
         parts = self.chance.choice(PARTS)
         wanted = self._spec(
             parts, paused=self.chance.random() < 0.15, mode=self.chance.choice(("WhenIdle", "Wait", "Wait"))
         )
+        self._wanted = parts
         self.note(f"wants {parts} parts")
         await apply(self.cluster, wanted)
         if self.chance.random() < 0.4:
@@ -227,7 +249,8 @@ class Round:
     async def _break_driver(self) -> None:
         node = self.chance.choice(self.site.nodes)
         switch = self.chance.choice((None, *FAULTS))
-        switches = switch.format(self.chance.choice(PARTS)) if switch else None
+        # Mostly the layout that is on its way: one that nobody wants does not fail.
+        switches = switch.format(self.chance.choice((self._wanted, self._wanted, *PARTS))) if switch else None
         with contextlib.suppress(NotFound):
             await fault(self.cluster, node, switches)
             self.note(f"driver of {node}: {switches}")
