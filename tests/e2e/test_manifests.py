@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MANIFESTS: Final = Path(__file__).parents[2] / "manifests"
 EXAMPLES: Final = sorted((MANIFESTS / "examples").rglob("*.yaml"))
 ACCOUNT: Final = f"system:serviceaccount:{OPERATOR_NAMESPACE}:gpupartition"
+READERS: Final = {"gpupartition-view", "gpupartition-plan"}  # roles of people, which may only read
 SPECS: Final[dict[str, type[BaseModel]]] = {"GpuPartitionDriver": DriverSpec, "GpuPartitionPolicy": PolicySpec}
 
 # group/resource[/subresource]                  verbs                                         namespace (-: of the cluster)
@@ -130,7 +131,7 @@ async def test_of_all_leases_the_operator_holds_only_its_own(client: Client) -> 
 async def test_the_roles_name_no_right_beyond_the_table_above(installed: ControlPlane) -> None:
     named = set()
     for each in yaml.safe_load_all(await installed.kubectl("kustomize", str(MANIFESTS))):
-        if each["kind"] not in {"ClusterRole", "Role"} or each["metadata"]["name"] == "gpupartition-view":
+        if each["kind"] not in {"ClusterRole", "Role"} or each["metadata"]["name"] in READERS:
             continue
         for rule in each["rules"]:
             if rule.get("resourceNames"):
@@ -142,6 +143,14 @@ async def test_the_roles_name_no_right_beyond_the_table_above(installed: Control
                 for verb in rule["verbs"]
             }
     assert named == {(resource, verb) for resource, verb, _ in rights(MAY)}
+
+
+async def test_the_roles_of_those_who_only_look_hold_no_right_to_write(installed: ControlPlane) -> None:
+    objects = list(yaml.safe_load_all(await installed.kubectl("kustomize", str(MANIFESTS))))
+    roles = [each for each in objects if each["metadata"]["name"] in READERS]
+    assert {each["metadata"]["name"] for each in roles} == READERS
+    verbs = {verb for each in roles for rule in each["rules"] for verb in rule["verbs"]}
+    assert verbs <= {"get", "list", "watch"}
 
 
 async def test_an_operator_with_these_rights_starts_and_is_refused_nothing(cluster: Cluster) -> None:

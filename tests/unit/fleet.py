@@ -134,7 +134,13 @@ class Fleet:
         return {"resources": [{"name": DEVICE_TAINT_RULES.plural}]}
 
 
-OWNER: Final = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": BASE_DAEMON_SET, "uid": "base", "controller": True}
+OWNER: Final = {
+    "apiVersion": "apps/v1",
+    "kind": "DaemonSet",
+    "name": BASE_DAEMON_SET,
+    "uid": "base",
+    "controller": True,
+}
 
 
 def driver(*, max_unavailable: int | str = "100%") -> Object:

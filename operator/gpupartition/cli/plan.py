@@ -95,7 +95,7 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
     try:
         documents = read(options.filename) if options.filename else []
         async with Client.connect(options.kubeconfig, options.context) as client:
-            plans = await _plans(client, settings, documents, options.name)
+            plans = await foresee(client, settings, documents, options.name)
     except Unusable as unusable:
         return _complain(*unusable.lines)
     except (FileNotFoundError, ConfigException) as error:
@@ -125,7 +125,10 @@ def _explain(error: ApiError) -> str:
     return str(error)
 
 
-async def _plans(client: Client, settings: Settings, documents: Sequence[Document], names: Sequence[str]) -> list[Plan]:
+async def foresee(
+    client: Client, settings: Settings, documents: Sequence[Document] = (), names: Sequence[str] = ()
+) -> list[Plan]:
+    """Plans for the policies of these documents and names; for all when there are neither. Raises Unusable and ApiError."""
     policies = {b["metadata"]["name"]: b for b in (await client.list(POLICIES)).items}
     drivers = {b["metadata"]["name"]: b for b in (await client.list(DRIVERS)).items}
     changed = {kind: [d for d in documents if d.kind == kind] for kind in ("GpuPartitionPolicy", "GpuPartitionDriver")}

@@ -59,7 +59,7 @@ def _data(plan: Plan) -> dict[str, Any]:
         "refused": plan.refused,
         "opens": plan.opens,
         "findings": list(findings(plan)),
-        "waves": [[n.node for n in plan.nodes if n.wave == wave] for wave in range(1, plan.waves + 1)],
+        "waves": [list(wave) for wave in plan.waves],
         "stop": {"reason": plan.stop.reason, "message": plan.stop.message},
         "nodes": [
             {

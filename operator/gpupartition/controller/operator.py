@@ -15,6 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.events import Recorder
+from gpupartition.controller.forecast import Forecast, Observer
 from gpupartition.controller.handlers import Kinds, registry
 from gpupartition.controller.intent import Intents, Policy
 from gpupartition.controller.ledger import Ledger
@@ -68,8 +69,9 @@ class Operator:
         intents = Intents(self._caches, Probe(client))
         recorder, watches = Recorder(client), Stopwatch()
         ledger = Ledger(client, self._caches, ignore_not_ready=settings.ignore_not_ready)
-        summary = Summary(client, self._caches, recorder, settings, self._kinds.policies)
         reader = Reader(client, self._caches, intents, watches, settings.limits)
+        forecast = Forecast(self._caches, reader, ledger, ignore_not_ready=settings.ignore_not_ready)
+        summary = Summary(client, self._caches, recorder, settings, Observer(forecast), self._kinds.policies)
         self._node_loop = NodeLoop(
             client,
             self._caches,
@@ -119,6 +121,8 @@ class Operator:
         ledger = self._kinds.drivers.get(name, {}).get("status", {}).get("inFlight", ())
         for grant in ledger:
             self._nodes.add(grant["node"])
+            if grant["policy"] not in self._kinds.policies:
+                self._policies.add(grant["policy"])
         for record in self._caches.records.values():
             if record.spec.driver == name and record.state.token:
                 self._nodes.add(record.name)

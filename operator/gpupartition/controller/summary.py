@@ -10,6 +10,7 @@ from typing import Any
 from gpupartition.api.v1alpha1 import Condition, DriverStatus, Grant, Phase, PolicyStatus, ProfileCapacity
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.events import Recorder
+from gpupartition.controller.forecast import Observer
 from gpupartition.controller.intent import Driver, Policy, revision
 from gpupartition.controller.metrics import IN_FLIGHT, NODES
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, dump
@@ -18,6 +19,8 @@ from gpupartition.domain.admission import Admission
 from gpupartition.domain.backend import NodeFacts, Problem
 from gpupartition.domain.capacity import by_profile
 from gpupartition.domain.conditions import Rollout, patience_ends, summarise, verdict
+from gpupartition.domain.outlook import sentence
+from gpupartition.domain.plan import Plan
 from gpupartition.kube import Client, Conflict, NotFound, Object
 from gpupartition.settings import Settings
 
@@ -31,12 +34,19 @@ class Summary:
     """Status writer. `policies` are the copies that the rest of the operator reads: what is written is put there at once."""
 
     def __init__(
-        self, client: Client, caches: Caches, recorder: Recorder, settings: Settings, policies: dict[str, Object]
+        self,
+        client: Client,
+        caches: Caches,
+        recorder: Recorder,
+        settings: Settings,
+        observer: Observer,
+        policies: dict[str, Object],
     ) -> None:
         self._client = client
         self._caches = caches
         self._recorder = recorder
         self._settings = settings
+        self._observer = observer
         self._policies = policies
         self._written: dict[str, datetime] = {}
 
@@ -58,6 +68,7 @@ class Summary:
             standing(scope, n, scope.records.get(n), node, ignore=self._settings.ignore_not_ready)
             for n, node in scope.nodes.items()
         ]
+        outlook, look_again = await self._outlook(scope)
         rollout = Rollout(
             spec=policy.spec,
             nodes=nodes,
@@ -65,7 +76,10 @@ class Summary:
             admission=admission,
             problems=() if scope.stopped else scope.problems,
             conflicts=scope.contested,
-            would_change=sum(not self._has(scope, n, node) for n, node in scope.nodes.items()),
+            would_change=outlook.changing
+            if outlook
+            else sum(not self._has(scope, n, node) for n, node in scope.nodes.items()),
+            outlook=sentence(outlook) if outlook else "",
             granted=granted,
             deleting=policy.deleting,
         )
@@ -85,7 +99,15 @@ class Summary:
         again = await self._write(scope.body, policy, status)
         said = verdict(rollout)
         due = patience_ends(rollout, said, before=policy.status, generation=policy.generation, now=now)
+        due = min((at for at in (due, now + look_again if look_again else None) if at is not None), default=None)
         return sooner(again, due if due is not None and due > now else None)
+
+    async def _outlook(self, scope: Scope) -> tuple[Plan | None, timedelta | None]:
+        """For a policy that observes: what it would do."""
+        spec = scope.policy.spec
+        if spec is None or spec.mode != "Observe" or scope.policy.deleting or scope.problems:
+            return None, None
+        return await self._observer.of(scope)
 
     async def driver(self, driver: Driver, body: Object) -> None:
         """Say on the driver whether its installation is as it must be."""

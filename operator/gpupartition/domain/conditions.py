@@ -57,6 +57,7 @@ class Rollout:
     problems: Sequence[Problem] = ()
     conflicts: Sequence[str] = ()
     would_change: int = 0
+    outlook: str = ""  # what a policy that observes would do
     granted: frozenset[str] = frozenset()
     deleting: bool = False
     limit: int = 0
@@ -112,7 +113,8 @@ def _special(rollout: Rollout) -> Verdict | None:
         message = "; ".join(str(p) for p in rollout.problems[:3])
         return Verdict(ready=False, reason=rollout.problems[0].reason, message=message, stalled=True, accepted=False)
     if rollout.spec is not None and rollout.spec.mode == "Observe" and not failures(rollout):
-        message = f"{rollout.would_change} of {len(rollout.nodes)} nodes would change; nothing is touched"
+        outlook = rollout.outlook or f"{rollout.would_change} of {len(rollout.nodes)} nodes would change"
+        message = f"{outlook}; nothing is touched"
         return Verdict(ready=True, reason="Observing", message=message)
     if not rollout.nodes and not rollout.conflicts:
         return Verdict(ready=True, reason="NoMatchingNodes", message="no node matches spec.nodeSelector")

@@ -46,11 +46,12 @@ def sentence(plan: Plan) -> str:
     if not plan.nodes:
         return "no node matches spec.nodeSelector"
     classes = Counter(n.change for n in changing if n.change != "None")
-    parts = [f"{len(changing)} of {len(plan.nodes)} nodes would change"]
+    parts = [f"{plan.changing} of {len(plan.nodes)} nodes would change"]
     if classes:
         parts[0] += f" ({', '.join(f'{classes[c]} {c}' for c in ('Repartition', 'Restart') if classes[c])})"
-    if plan.waves:
-        parts[0] += f", in {plan.waves} wave{'s' if plan.waves > 1 else ''}"
+    waves = len({n.wave for n in plan.nodes if n.wave})
+    if waves:
+        parts[0] += f", in {waves} wave{'s' if waves > 1 else ''}"
         parts[0] += f", beginning {plan.opens}" if plan.opens else ""
     elif changing:
         parts[0] += ", and none would begin"

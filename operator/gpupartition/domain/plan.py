@@ -111,9 +111,15 @@ class Plan:
     pools: tuple[tuple[Pool, Pool], ...] = field(default=(), repr=False)
 
     @property
-    def waves(self) -> int:
-        """How many times nodes begin together."""
-        return max((n.wave for n in self.nodes), default=0)
+    def changing(self) -> int:
+        """How many nodes would change, now or when nothing is in their way any more."""
+        return sum(n.fate in CHANGING for n in self.nodes)
+
+    @property
+    def waves(self) -> tuple[tuple[str, ...], ...]:
+        """Nodes that begin together. Numbers count over all policies that are planned together, so a policy may have no part in some."""
+        numbers = dict.fromkeys(n.wave for n in self.nodes if n.wave)
+        return tuple(tuple(n.node for n in self.nodes if n.wave == number) for number in numbers)
 
 
 def plan(lanes: Sequence[Lane], ledgers: Mapping[str, Sequence[Grant]]) -> list[Plan]:
@@ -288,7 +294,11 @@ def _travel(state: State, world: World, grant: Grant | None) -> State:
     """The record at the end of the way; Failed and without a way on, it stays where it is."""
     for _ in range(LONGEST_WAY):
         at_rest = state.phase in AT_REST
-        step = rest(state, replace(world, grant=grant)) if at_rest else advance(state, _as_hoped(state, world))
+        step = (
+            rest(state, replace(world, grant=grant, grant_stands=True))
+            if at_rest
+            else advance(state, _as_hoped(state, world))
+        )
         if step is None:
             closed = rest(state, replace(world, grant=None)) if at_rest and state.token else None
             return closed.state if closed else state

@@ -1,0 +1,210 @@
+"""What a plan says of a fleet: who changes in which wave, who does not, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.unit.fleet import Fleet, driver, equal, policy, whole
+
+from gpupartition.cli import show
+from gpupartition.cli.documents import Document, Unusable
+from gpupartition.cli.plan import foresee
+from gpupartition.domain.outlook import capacity, findings, sentence
+from gpupartition.domain.plan import Fate, Plan
+from gpupartition.kube import NODES, Object
+from gpupartition.settings import Settings
+
+
+async def plans(fleet: Fleet, *bodies: Object, names: tuple[str, ...] = ()) -> list[Plan]:
+    documents = [Document(at=f"document {number}", body=body) for number, body in enumerate(bodies, 1)]
+    return await foresee(fleet.client, Settings(), documents, names)
+
+
+async def plan(fleet: Fleet, **body: Any) -> Plan:
+    (found,) = await plans(fleet, policy(**body))
+    return found
+
+
+def waves(plan: Plan) -> list[list[str]]:
+    return [list(wave) for wave in plan.waves]
+
+
+def fates(plan: Plan) -> dict[str, Fate]:
+    return {n.node: n.fate for n in plan.nodes}
+
+
+async def test_nodes_begin_zone_by_zone_as_many_at_once_as_may_be_unavailable() -> None:
+    found = await plan(Fleet(5), rollout={"maxUnavailable": 2})
+    assert waves(found) == [["node-1", "node-3"], ["node-5", "node-2"], ["node-4"]]
+    assert sentence(found) == "5 of 5 nodes would change (5 Repartition), in 3 waves"
+    assert findings(found) == ()
+
+
+async def test_each_node_tells_which_devices_it_gains_and_loses() -> None:
+    found = await plan(Fleet(1))
+    (node,) = found.nodes
+    assert node.lost == tuple(f"gpu-{n}" for n in range(8))
+    assert len(node.gained) == 24
+    assert [(m.profile, m.before, m.after) for m in capacity(found)] == [("40Gi", 0, 16), ("80Gi", 8, 8)]
+
+
+async def test_nothing_happens_to_nodes_that_have_what_is_wanted() -> None:
+    (found,) = await plans(Fleet(3), policy("inference", whole()))
+    assert set(fates(found).values()) == {Fate.UP_TO_DATE}
+    assert sentence(found) == "0 of 3 nodes would change"
+
+
+async def test_a_node_in_use_begins_only_when_its_holders_have_ended() -> None:
+    fleet = Fleet(3)
+    fleet.hold("node-1")
+    found = await plan(fleet)
+    assert waves(found) == [["node-3"], ["node-2"]]
+    assert fates(found)["node-1"] is Fate.BLOCKED
+    assert sentence(found).endswith("in 2 waves; 1 is blocked by team-a/job-7")
+    assert findings(found) == ("blocked",)
+
+
+async def test_a_node_that_is_waited_for_has_a_wave_and_names_its_holders() -> None:
+    fleet = Fleet(2)
+    fleet.hold("node-1")
+    found = await plan(fleet, rollout={"drain": {"mode": "Wait"}})
+    assert waves(found) == [["node-2"], ["node-1"]]
+    assert [b.pod for n in found.nodes for b in n.blockers] == ["team-a/job-7"]
+    assert findings(found) == ("blocked",)
+
+
+async def test_the_same_devices_from_another_config_are_a_restart_that_holders_do_not_block() -> None:
+    fleet = Fleet(2)
+    for node in fleet.nodes:
+        fleet.publish(node, parts=2)
+    fleet.hold("node-1", device="gpu-0-partition-0")
+    found = await plan(fleet)
+    assert {(n.change, n.gained, n.lost, n.blockers) for n in found.nodes} == {("Restart", (), (), ())}
+    assert sentence(found) == "2 of 2 nodes would change (2 Restart), in 2 waves"
+
+
+async def test_only_a_holder_that_is_ending_blocks_a_restart() -> None:
+    fleet = Fleet(1)
+    fleet.publish("node-1", parts=2)
+    fleet.hold("node-1", device="gpu-0-partition-0", ending=True)
+    assert fates(await plan(fleet)) == {"node-1": Fate.BLOCKED}
+
+
+async def test_beyond_the_limit_nodes_wait_and_are_told_why() -> None:
+    found = await plan(Fleet(4), rollout={"limit": 1})
+    assert waves(found) == [["node-1"]]
+    assert {n.why for n in found.nodes if n.fate is Fate.WAITS} == {
+        "spec.rollout.limit is reached; 3 nodes wait for it to be raised"
+    }
+
+
+async def test_while_paused_nobody_begins() -> None:
+    found = await plan(Fleet(2), rollout={"paused": True})
+    assert waves(found) == []
+    assert sentence(found).endswith("and none would begin; 2 are left waiting: spec.rollout.paused is true")
+
+
+async def test_outside_of_all_windows_the_waves_are_told_with_the_time_at_which_they_begin() -> None:
+    # One minute a week is a window that is not open now, except in one run of ten thousand.
+    window = {"days": ["Sun"], "start": "03:14", "end": "03:15", "timeZone": "Pacific/Apia"}
+    found = await plan(Fleet(2), rollout={"windows": [window], "pauseBetweenSeconds": 600})
+    assert waves(found) == [["node-1"], ["node-2"]]
+    assert "Pacific/Apia" in sentence(found)
+
+
+async def test_a_node_that_is_not_ready_uses_up_the_budget_and_is_not_begun_with() -> None:
+    fleet = Fleet(3)
+    fleet.not_ready("node-1")
+    assert waves(await plan(fleet)) == []
+    found = await plan(fleet, rollout={"maxUnavailable": 2})
+    assert waves(found) == [["node-3"], ["node-2"]]
+    assert fates(found)["node-1"] is Fate.NOT_READY
+
+
+async def test_policies_of_one_driver_share_its_budget() -> None:
+    fleet = Fleet(4)
+    for number, body in enumerate(fleet.objects[NODES]):
+        body["metadata"]["labels"]["lane"] = "left" if number < 2 else "right"
+    lanes = [policy(lane, selector={"lane": lane}, rollout={"maxUnavailable": 2}) for lane in ("left", "right")]
+    found = await plans(fleet, driver(max_unavailable=2), *lanes)
+    assert [waves(each) for each in found] == [[["node-1", "node-2"]], [["node-3", "node-4"]]]
+    assert [{n.wave for n in each.nodes} for each in found] == [{1}, {2}]
+
+
+async def test_a_node_of_two_policies_is_touched_by_neither() -> None:
+    fleet = Fleet(2)
+    fleet.apply(policy("other", equal(4)))
+    found = await plan(fleet)
+    assert set(fates(found).values()) == {Fate.CONTESTED}
+    assert findings(found) == ("infeasible",)
+
+
+async def test_what_the_driver_cannot_do_is_said_once_and_nothing_begins() -> None:
+    layout = {"name": "c", "match": {"all": True}, "type": "Choices", "choices": {"profiles": ["1g"]}}
+    (found,) = await plans(Fleet(3), policy("inference", layout))
+    assert waves(found) == []
+    assert sentence(found).startswith("nothing would happen: spec.layouts")
+    assert findings(found) == ("infeasible",)
+
+
+async def test_a_policy_in_the_cluster_is_planned_by_name_as_if_it_did_not_only_observe() -> None:
+    fleet = Fleet(1)
+    fleet.apply(policy("inference", mode="Observe"))
+    (found,) = await plans(fleet, names=("inference",))
+    assert waves(found) == [["node-1"]]
+
+
+async def test_a_changed_driver_is_planned_for_all_who_use_it() -> None:
+    fleet = Fleet(2)
+    fleet.apply(policy("a", selector={"kubernetes.io/hostname": "node-1"}))
+    fleet.apply(policy("b", selector={"kubernetes.io/hostname": "node-2"}))
+    found = await plans(fleet, driver(max_unavailable=1))
+    assert [each.policy for each in found] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("bodies", "names", "says"),
+    [
+        ([policy("new", driver="another")], (), "there is no GpuPartitionDriver another (there are: example)"),
+        ([], ("nobody",), "there is no GpuPartitionPolicy nobody; there are: inference"),
+        (
+            [{**driver(), "spec": {**driver()["spec"], "type": "Publish"}}],
+            (),
+            "spec.type: Publish instead of ExampleDriver",
+        ),
+    ],
+)
+async def test_what_cannot_be_planned_with_is_named_with_what_to_do(
+    bodies: list[Object], names: tuple[str, ...], says: str
+) -> None:
+    fleet = Fleet(1)
+    fleet.apply(policy("inference"))
+    with pytest.raises(Unusable, match=r"\w") as unusable:
+        await plans(fleet, *bodies, names=names)
+    assert says in str(unusable.value)
+
+
+async def test_people_see_a_table_without_the_nodes_that_stay_as_they_are() -> None:
+    fleet = Fleet(2)
+    fleet.hold("node-1")
+    assert show.table([await plan(fleet)]).splitlines() == [
+        "inference (driver example): 2 of 2 nodes would change (2 Repartition), in 1 wave; 1 is blocked by team-a/job-7",
+        "",
+        "WAVE   NODE     STATE     CHANGE        DEVICES   BLOCKED BY     WHY",
+        "1      node-2   Starts    Repartition   +24 -8",
+        "-      node-1   Blocked   Repartition   +24 -8    team-a/job-7   waits until its devices are free",
+        "",
+        "PROFILE   NOW   AFTER",
+        "40Gi      0     16",
+        "80Gi      16    16",
+    ]
+
+
+async def test_programs_see_everything_in_names_that_stay() -> None:
+    (data,) = show.as_data([await plan(Fleet(1))])["policies"]
+    assert list(data) == [
+        "policy", "driver", "summary", "refused", "opens", "findings", "waves", "stop", "nodes", "capacity",
+    ]  # fmt: skip
+    assert list(data["nodes"][0]) == ["node", "state", "wave", "change", "gained", "lost", "blockers", "why"]
+    assert data["waves"] == [["node-1"]]
