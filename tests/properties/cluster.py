@@ -1,0 +1,289 @@
+"""What a worker sees of one node, and what the real code makes of it: `advance`, `rest` and `effects`, with a bug planted on request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Final, NamedTuple
+
+from tests.unit.worlds import HALVES, LONG, NEVER, QUARTERS, T0, WHOLE, world
+
+from gpupartition.api.v1alpha1 import DrainMode, DriverSpec, Grant, NodeStateStatus, Phase
+from gpupartition.backends.example import ExampleDriver
+from gpupartition.domain.backend import Config, NodeFacts, Observation
+from gpupartition.domain.changes import change_class
+from gpupartition.domain.effects import ActivateTaintRule, CreateTaintRule, DeleteTaintRule, Effect, PatchNode
+from gpupartition.domain.guards import expected_pool
+from gpupartition.domain.holders import Holder, blocking
+from gpupartition.domain.lifecycle import advance
+from gpupartition.domain.pool import Pool
+from gpupartition.domain.rest import rest
+from gpupartition.domain.world import AT_REST, Quiesce, World
+from gpupartition.domain.writes import Subject, effects
+from gpupartition.names import LAYOUT, STEP
+
+LAYOUTS: Final = (WHOLE, HALVES, QUARTERS)
+BASE, BROKEN, GONE = 0, -1, -2  # layouts are numbered; what else a node may publish
+INERT, ACTIVE = 1, 2  # a rule; 0 is none
+FRESH: Final = 99  # ids are renamed after each step, so one name for new ones will do
+BACKEND: Final = ExampleDriver()
+DRIVER: Final = DriverSpec.model_validate(
+    {"type": "ExampleDriver", "exampleDriver": {"daemonSet": {"namespace": "gpus", "name": "base"}, "gpusPerNode": 1}}
+)
+
+
+class View(NamedTuple):
+    """What one turn of one node depends on. Layouts are numbered; ids are numbers too, because they are renamed.
+
+    `shape`: the record without its ids. `claim`: the layout of which a device is held. `grant_for`: whether the ledger's entry is for the
+    Node that the record is about. `overdue`: every limit is over. `asked`: somebody
+    asked to try again.
+    """
+
+    shape: int
+    token: int
+    step: int
+    there: bool
+    label: int
+    node_step: int
+    rule: int
+    seen: bool
+    pool: int
+    claim: int | None
+    grant: int
+    grant_for: bool
+    wanted: int | None
+    overdue: bool
+    asked: bool
+    bug: str
+
+
+class Decision(NamedTuple):
+    """What one turn wants to write: `kind` is record, patch, create, activate, delete or nothing at all ("")."""
+
+    kind: str = ""
+    shape: int = 0
+    token: int = 0
+    step: int = 0
+    label: int = BASE
+
+
+SHAPES: Final[list[NodeStateStatus]] = []
+_NUMBERS: Final[dict[str, int]] = {}
+
+
+def published(layout: int) -> Pool:
+    if layout == GONE:
+        return Pool()
+    return Pool(problem="1 of 2 slices are there") if layout == BROKEN else LAYOUTS[layout].pool
+
+
+def observe(view: View) -> Observation:
+    there = view.there
+    return Observation(
+        assignment=LAYOUTS[view.label].assignment if there else None,
+        step=_name("s", view.node_step) if there else "",
+        running=LAYOUTS[view.pool].fingerprint if there and view.pool == view.label else "",
+        ready=there,  # as bad as can be: the driver's pod is up at once, whatever it publishes
+        pool=published(view.pool) if there else Pool(),
+    )
+
+
+def held(view: View, state: NodeStateStatus, observed: Observation, wanted: Config | None) -> tuple[Holder, ...]:
+    """As the controller reads holders: those that the change which is going on, or would begin, disturbs."""
+    if view.claim is None or not view.there:
+        return ()
+    if state.phase in AT_REST:
+        if wanted is None:
+            return ()
+        then, change = wanted.pool, change_class(observed, wanted)
+    else:
+        then, change = expected_pool(state), state.change
+    now = observed.pool
+    if state.phase is Phase.APPLYING and state.previous is not None and observed.step == state.step:
+        now = Pool.from_json(state.previous.pool)
+    device = LAYOUTS[view.claim].pool.devices[0].name
+    holder = Holder(node="n", driver="d", pool="n", device=device, claim="team/claim", pods=("team/pod",))
+    return blocking(
+        [holder],
+        change=change,
+        published=frozenset(d.name for d in now.devices),
+        disturbed=BACKEND.disturbs(now, then),
+        rolling_back=state.phase is Phase.ROLLING_BACK,
+    )
+
+
+def turn_of(view: View) -> tuple[NodeStateStatus, World]:
+    state = SHAPES[view.shape].model_copy(update={"token": _name("t", view.token), "step": _name("s", view.step)})
+    observed = observe(view)
+    wanted = LAYOUTS[view.wanted] if view.wanted is not None and view.there else None
+    holders = held(view, state, observed, wanted)
+    quiesce = None
+    if view.rule:
+        settled = view.seen or view.bug == "settling is not waited for"
+        quiesce = Quiesce(active=view.rule == ACTIVE, proven=True, watched=LONG if settled else NEVER)
+    in_flight = state.phase not in AT_REST
+    matched = in_flight and observed.ready and observed.pool.equals(expected_pool(state))
+    if state.phase in CACHED.get(view.bug, ()):
+        holders = ()
+    turn = world(
+        after=LONG if view.overdue else NEVER,
+        wanted=wanted,
+        there=view.there,
+        observed=observed,
+        rule=quiesce,
+        holders=holders,
+        idle=NEVER if holders else LONG,
+        matched=LONG if matched else NEVER,
+        differs=LONG if view.overdue else NEVER,
+        grant=Grant(node="n", uid="u", policy="p", token=_name("t", view.grant), since=T0) if view.grant else None,
+        way_back=LAYOUTS[view.label] if view.there and (view.grant_for or not view.grant) else None,
+        retry="again" if view.asked else "",
+        drain=DrainMode.WAIT,
+    )
+    return state, replace(turn, fresh=_name("s", FRESH), now=turn.now)
+
+
+@cache
+def decide(view: View) -> Decision:
+    """The real decision: a record to write, or the first of the effects."""
+    state, turn = turn_of(view)
+    step = rest(state, turn) if state.phase in AT_REST else advance(state, turn)
+    after = step.state if step is not None else None
+    if view.bug in PLANTED:
+        after = PLANTED[view.bug](state, turn, after)
+    if after is not None and (shape_of(after), after.token, after.step) != (view.shape, state.token, state.step):
+        return Decision("record", shape_of(after), _number(after.token), _number(after.step))
+    facts = NodeFacts(node=_node_object(view)) if view.there else None
+    subject = Subject(
+        node_name="n",
+        node_uid="u",
+        driver=DRIVER,
+        driver_name="d",
+        backend=BACKEND,
+        facts=facts,
+        rule=_rule_object(view.rule) if view.rule else None,
+    )
+    for effect in effects(state, turn, subject):
+        return _write(effect, view)
+    return Decision()
+
+
+def _write(effect: Effect, view: View) -> Decision:
+    match effect:
+        case PatchNode(labels=labels, annotations=annotations):
+            label = view.label
+            if LAYOUT in labels:
+                label = next(i for i, c in enumerate(LAYOUTS) if c.assignment == labels[LAYOUT])
+            return Decision("patch", label=label, step=_number(annotations[STEP] or ""))
+        case CreateTaintRule():
+            return Decision("create")
+        case ActivateTaintRule():
+            return Decision("activate")
+        case DeleteTaintRule():
+            return Decision("delete")
+    raise AssertionError(f"nobody expected {effect}")
+
+
+CACHED: Final = {
+    "holders are read from a cache": {Phase.DRAINING, Phase.APPLYING},
+    "draining ends on a cache": {Phase.DRAINING},  # no bug as long as Applying looks again
+    "applying is left without using up the step": {Phase.DRAINING},
+}
+
+Planted = Callable[[NodeStateStatus, World, NodeStateStatus | None], NodeStateStatus | None]
+
+
+def _jump(when: Phase, to: Phase, guard: Callable[[NodeStateStatus, World], bool]) -> Planted:
+    def planted(state: NodeStateStatus, turn: World, after: NodeStateStatus | None) -> NodeStateStatus | None:
+        jumps = state.phase is when and guard(state, turn)
+        return state.model_copy(update={"phase": to, "outcome": None}) if jumps else after
+
+    return planted
+
+
+def _forget_dirty(_: NodeStateStatus, __: World, after: NodeStateStatus | None) -> NodeStateStatus | None:
+    return after.model_copy(update={"dirty": False}) if after is not None else None
+
+
+def _believe_label(state: NodeStateStatus, turn: World, after: NodeStateStatus | None) -> NodeStateStatus | None:
+    """Rolling back counts as done when label and pool look right, whoever wrote them."""
+    right = state.previous is not None and turn.observed.assignment == state.previous.assignment and turn.observed.ready
+    if state.phase is Phase.ROLLING_BACK and right:
+        return state.model_copy(
+            update={"phase": Phase.RELEASING, "outcome": Phase.ROLLED_BACK, "current": state.previous}
+        )
+    return after
+
+
+def _same_step(state: NodeStateStatus, _: World, after: NodeStateStatus | None) -> NodeStateStatus | None:
+    """A step is begun once per grant: Applying, rolling back and applying again share it."""
+    begun = after is not None and after.step != state.step and bool(state.step) and state.phase is not Phase.PENDING
+    return after.model_copy(update={"step": state.step}) if begun and after is not None else after
+
+
+def _release(state: NodeStateStatus, turn: World, after: NodeStateStatus | None) -> NodeStateStatus | None:
+    """What was verified is released, whether or not it is still wanted."""
+    if state.phase is Phase.VERIFYING and turn.matched:
+        update = {"phase": Phase.RELEASING, "outcome": Phase.UP_TO_DATE, "current": state.target}
+        return state.model_copy(update=update)
+    return after
+
+
+def _early_token(_: NodeStateStatus, __: World, after: NodeStateStatus | None) -> NodeStateStatus | None:
+    """The token leaves the record when it comes to rest, before the ledger's entry does."""
+    resting = after is not None and after.phase in AT_REST and after.phase is not Phase.PENDING
+    return after.model_copy(update={"token": ""}) if resting and after is not None else after
+
+
+PLANTED: Final[dict[str, Planted]] = {
+    "a late verification is given up": _jump(
+        Phase.VERIFYING,
+        Phase.DRAINING,
+        lambda s, w: w.wanted is not None and w.wanted.fingerprint != (s.target and s.target.fingerprint),
+    ),
+    "applying is left without using up the step": _jump(Phase.APPLYING, Phase.DRAINING, lambda _, w: bool(w.holders)),
+    "a failed node is let go": _jump(Phase.FAILED, Phase.ABORTING, lambda _, w: w.wanted is None),
+    "dirty is forgotten": _forget_dirty,
+    "rolling back believes the label": _believe_label,
+    "a step is used twice": _same_step,
+    "the token leaves before the entry": _early_token,
+    "a superseded target is released": _release,
+}
+
+
+def _name(prefix: str, number: int) -> str:
+    return f"{prefix}{number}" if number else ""
+
+
+def _number(name: str) -> int:
+    return int(name[1:]) if name else 0
+
+
+def shape_of(state: NodeStateStatus) -> int:
+    """The record without ids, and without times, words and counters that only grow: two records that decide alike are one."""
+    layouts = {
+        name: layout.model_copy(update={"since": T0, "revision": ""})
+        for name in ("target", "current", "previous", "original")
+        if (layout := getattr(state, name)) is not None
+    }
+    blank = dict.fromkeys(("token", "step", "message", "boot_id", "reason", "retry"), "")
+    shape = state.model_copy(update=blank | layouts | {"since": T0, "generation": 0, "attempts": 0, "blockers": []})
+    text = shape.model_dump_json()
+    if text not in _NUMBERS:
+        _NUMBERS[text] = len(SHAPES)
+        SHAPES.append(shape)
+    return _NUMBERS[text]
+
+
+def _node_object(view: View) -> dict[str, object]:
+    assignment = LAYOUTS[view.label].assignment
+    labels = {LAYOUT: assignment} if assignment else {}
+    annotations = {STEP: _name("s", view.node_step)} if view.node_step else {}
+    return {"metadata": {"name": "n", "resourceVersion": "1", "labels": labels, "annotations": annotations}}
+
+
+def _rule_object(rule: int) -> dict[str, object]:
+    effect = "NoSchedule" if rule == ACTIVE else "None"
+    return {"metadata": {"name": "r", "uid": "r", "resourceVersion": "1"}, "spec": {"taint": {"effect": effect}}}

@@ -1,0 +1,168 @@
+"""What must always hold, whoever is late, dies or comes back: gone through state by state, and shown to fail for each rule that is broken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.properties.rollout import Rollout, State, broken, false_success, quiet, renamed
+from tests.properties.search import explore
+
+MOST: Final = 80_000  # more states than any of these clusters has; who sees this many has found a way to grow for ever
+
+SOUND: Final = {
+    "a roll-out, and a driver that fails": Rollout(failures=1),
+    "another target, and a driver that fails": Rollout(path=(1, 2), failures=1),
+    "another target and back": Rollout(path=(1, 2, 1)),
+    "draining that believes a cache": Rollout(bug="draining ends on a cache"),
+    "three workers": Rollout(workers=3),
+    "a policy that is deleted": Rollout(failures=1, deletion=True),
+    "a node that is deleted and comes back": Rollout(departures=1),
+    "a policy and a node that are deleted": Rollout(departures=1, deletion=True),
+    "two nodes": Rollout(nodes=2, workers=1),
+}
+
+
+@pytest.mark.parametrize("rollout", SOUND.values(), ids=SOUND)
+def test_nothing_is_broken_and_nobody_is_stuck(rollout: Rollout) -> None:
+    found = explore(rollout, most=MOST)
+    assert not found.violated, f"{found.violated} is broken:\n" + "\n".join(found.story)
+    assert found.complete
+    assert not found.stuck, f"{found.stuck} states lead nowhere:\n" + "\n".join(found.story)
+
+
+PLANTED: Final = {
+    "settling is not waited for": ("2", Rollout()),
+    "holders are read from a cache": ("2", Rollout()),
+    "applying is left without using up the step": ("3", Rollout(deletion=True)),
+    "rolling back believes the label": ("2", Rollout()),
+    "a step is used twice": ("stuck", Rollout()),
+    "dirty is forgotten": ("3", Rollout(path=(1, 2), failures=1, deletion=True)),
+    "a failed node is let go": ("3", Rollout(failures=1, deletion=True)),
+    "a late verification is given up": ("3", Rollout(path=(1, 2), deletion=True)),
+    "a superseded target is released": ("5", Rollout(path=(1, 2))),
+    "a rule is born active": ("6", Rollout()),
+    "a rule is deleted by its name": ("6", Rollout()),
+    "a rule is activated without its version": ("3", Rollout()),
+    "a node is written without its version": ("2", Rollout()),
+    "a record is written without its version": ("6", Rollout()),
+    "the ledger is written without its version": ("3", Rollout()),
+    "the entry leaves before the node is at rest": ("3", Rollout()),
+    "the token leaves before the entry": ("stuck", Rollout()),
+    "no finalizer": ("6", Rollout(departures=1)),
+    "a grant for the node before is not seen": ("stuck", Rollout(departures=1)),
+    "ready while the ledger has entries": ("5", Rollout(path=(1, 2, 1))),
+    "the ledger is not closed behind a policy": ("stuck", Rollout(deletion=True)),
+}
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_each_rule_is_needed(bug: str) -> None:
+    invariant, rollout = PLANTED[bug]
+    planted = replace(rollout, bug=bug)
+    if invariant == "stuck":
+        assert explore(planted, most=MOST).stuck, "nobody was left behind"
+    else:
+        assert invariant in explore(planted, most=MOST, only=invariant).violated.split(), "nothing was broken"
+
+
+# ---------------------------------------------------------------------------------------------- two nodes, two workers, by chance
+
+
+def walk(rollout: Rollout, choices: list[int]) -> tuple[State, list[str]]:
+    """Let happen what the numbers choose, checking every state on the way."""
+    state, story = renamed(rollout.initial()), []
+    for choice in choices:
+        ways = list(rollout.steps(state))
+        step = ways[choice % len(ways)]
+        story.append(step.what)
+        state = renamed(step.state)
+        violated = f"{step.broken} {broken(state)}".split()
+        assert not violated, f"{violated} is broken:\n" + "\n".join(story)
+        assert not false_success(state, rollout.path), "Ready is said too early:\n" + "\n".join(story)
+    return state, story
+
+
+@settings(derandomize=True, max_examples=60, deadline=None, database=None)
+@given(st.lists(st.integers(0, 2**16), min_size=40, max_size=160))
+def test_whatever_happens_to_two_nodes_nothing_is_broken_and_they_come_to_rest(choices: list[int]) -> None:
+    rollout = Rollout(nodes=2, path=(1, 2, 1), failures=2, departures=1, deletion=True)
+    state, story = walk(rollout, choices)
+    alone = replace(rollout, workers=1)
+    state = state._replace(late=())
+    for turn in range(3000):
+        if quiet(state):
+            return
+        ways = [s for s in alone.steps(state) if s.helps and "dies" not in s.what]
+        state = renamed(ways[turn * 7919 % len(ways)].state)
+        assert not broken(state)
+    raise AssertionError("they never come to rest after:\n" + "\n".join(story))
+
+
+# ------------------------------------------------------------------------------------------------ a whole roll-out, cut after any write
+
+
+def play(rollout: Rollout, *, dies_after: int = -1) -> tuple[State, list[str]]:
+    """One operator takes its time; it is replaced, forgetting everything, after so many writes. Returns the end and what was written."""
+    state, writes = renamed(rollout.initial()), list[str]()
+    for _ in range(1000):
+        ways = [s for s in rollout.steps(state) if s.helps and "dies" not in s.what]
+        if not ways:
+            return state, writes
+        step = ways[0]
+        state = renamed(step.state)
+        assert not step.broken
+        assert not broken(state)
+        if ": written: " in step.what or step.what.startswith("written: "):
+            writes.append(step.what.replace("written: ", ""))
+        if len(writes) == dies_after and state.late:
+            state, dies_after = state._replace(late=()), -1
+    raise AssertionError("it never ends:\n" + "\n".join(writes))
+
+
+ONE: Final = Rollout(workers=1, patient=True)
+TWO: Final = Rollout(workers=1, patient=True, nodes=2)
+STORY: Final = """
+n0: new record
+n0: record Pending
+admit (0,)
+n0: record Admitted
+n0: record Quiescing
+n0: create
+n0: activate
+n0: record Draining
+n0: record Applying
+n0: patch: layout 1
+n0: record Verifying
+n0: record Releasing
+n0: delete
+n0: record UpToDate
+n0: give back
+n0: record UpToDate
+ready
+"""
+
+
+def test_a_roll_out_is_this_story() -> None:
+    end, writes = play(ONE)
+    assert writes == STORY.split("\n")[1:-1]
+    assert quiet(end)
+    assert end.ready
+
+
+def test_two_nodes_are_the_same_story_one_after_the_other() -> None:
+    writes = play(TWO)[1]
+    assert [w.removeprefix("n1: ") for w in writes if w.startswith("n1: ")] == [
+        w.removeprefix("n0: ") for w in writes if w.startswith("n0: ")
+    ]
+    assert writes.index("n0: give back") < writes.index("admit (1,)")
+
+
+@pytest.mark.parametrize("rollout", [ONE, TWO], ids=["one node", "two nodes"])
+def test_a_roll_out_ends_the_same_when_the_operator_dies_at_any_moment(rollout: Rollout) -> None:
+    end, writes = play(rollout)
+    for cut in range(len(writes) + 1):
+        assert play(rollout, dies_after=cut) == (end, writes), f"died after {writes[:cut][-1:]}"
