@@ -26,6 +26,7 @@ NODE_SECONDS: Final = 60
 """For one node's way; some 6 s on two cores."""
 READ_SECONDS: Final = 4
 """Where somebody should have time to read before the board moves on; only on a terminal."""
+POLICY: Final = EXAMPLES / "driver-example.yaml", EXAMPLES / "halves.yaml"
 SHORT, LONG = "train-a", "train-b"
 ASKED: Final = {
     "whole": ("a whole GPU", "full is true"),
@@ -50,7 +51,9 @@ class Story:
     async def tell(self) -> None:
         """All chapters. Raises DidNotHoldError."""
         await self._before()
+        await self._policy()
         await self._roll_out()
+        await self._last_job()
         given = await self._three_ways()
         await self._exclusion(*given)
 
@@ -78,20 +81,21 @@ class Story:
             screen.held(f"pod {JOBS}/{job} has {(scene.got(JOBS, job) or ('', 'nothing'))[1]} of {node}")
         await self._pause()
 
-    async def _roll_out(self) -> None:
-        screen, client = self._screen, self._client
+    async def _policy(self) -> None:
+        screen = self._screen
         screen.chapter("A policy: every GPU in halves")
-        files = EXAMPLES / "driver-example.yaml", EXAMPLES / "halves.yaml"
-        screen.code("\n".join(f"kubectl apply -f {path.relative_to(ROOT)}" for path in files))
+        screen.code("\n".join(f"kubectl apply -f {path.relative_to(ROOT)}" for path in POLICY))
         screen.gap()
-        screen.code("\n".join(line for line in files[1].read_text().splitlines() if not line.startswith("#")))
+        screen.code("\n".join(line for line in POLICY[1].read_text().splitlines() if not line.startswith("#")))
         screen.gap()
         screen.say(f"{_shortened()} Nodes that are in use are left alone until they are idle (WhenIdle).")
         await self._pause()
-        before = await self._look()
-        for path in files:
-            await workloads.apply(client, path)
 
+    async def _roll_out(self) -> None:
+        screen = self._screen
+        before = await self._look()
+        for file in POLICY:
+            await workloads.apply(self._client, file)
         screen.chapter("The roll-out: one node at a time, nobody loses a GPU")
         others = [name for name in self._names if name != self._held_long]
         with screen.board() as board:
@@ -116,11 +120,13 @@ class Story:
         screen.held(f"the policy says {reason}: {message}")
         await self._pause()
 
+    async def _last_job(self) -> None:
+        screen = self._screen
         screen.gap()
         screen.say(f"The job {JOBS}/{LONG} comes to its end:")
         screen.code(f"kubectl delete pod --namespace {JOBS} {LONG}")
         screen.gap()
-        await client.delete(PODS, LONG, namespace=JOBS)
+        await self._client.delete(PODS, LONG, namespace=JOBS)
         with screen.board() as board:
             scene = await self._until(
                 lambda s: s.ready()[0],

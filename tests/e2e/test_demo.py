@@ -54,7 +54,7 @@ async def until_it_says(words: str, process: asyncio.subprocess.Process) -> None
     """Read its output up to the line with these words."""
     assert process.stdout
     seen = b""
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(180):
         async for line in process.stdout:
             seen += line
             if words in line.decode():
@@ -70,7 +70,7 @@ def nothing_is_left(name: str) -> bool:
 
 async def test_without_a_terminal_it_prints_plain_lines_and_ends_well_with_nothing_left() -> None:
     async with demo() as (name, process):
-        async with asyncio.timeout(170):
+        async with asyncio.timeout(300):
             output, _ = await process.communicate()
         said = output.decode()
         assert process.returncode == 0, said

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from testbed import gpumap
 from testbed.drivers import example
@@ -112,6 +112,7 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     assert max(map(len, gpumap.draw([seen], width=width, plain=True).plain.splitlines())) <= width
 
 
+@settings(deadline=None)  # a busy machine may take its time
 @given(
     gpus=st.lists(st.lists(st.sampled_from(Use), min_size=1, max_size=8), min_size=1, max_size=16),
     width=st.integers(24, 140),
