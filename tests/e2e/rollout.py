@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import aiohttp
 import yaml
 from testbed.controlplane import ROOT
+from testbed.nodes import DRIVER_NAMESPACE
 from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually
 
 from gpupartition.api.v1alpha1 import Phase
@@ -393,6 +394,7 @@ class Watcher:
 
     def __init__(self, cluster: Cluster, *kinds: Kind) -> None:
         self._client = cluster.client
+        self._test = cluster.name
         self._kinds = kinds or WATCHED
         self._tasks: list[asyncio.Task[None]] = []
         self._before: list[Change] = []
@@ -401,7 +403,7 @@ class Watcher:
     async def __aenter__(self) -> Self:
         for kind in self._kinds:
             listing = await self._client.list(kind)
-            self._before += [_change(kind, "ADDED", body) for body in listing.items]
+            self._before += [_change(kind, "ADDED", body) for body in listing.items if self._is_mine(body)]
             self._tasks.append(asyncio.create_task(self._watch(kind, listing.resource_version)))
         return self
 
@@ -429,6 +431,7 @@ class Watcher:
                 _change(kind, "ADDED", body).key: int(body["metadata"]["resourceVersion"])
                 for kind in self._kinds
                 for body in (await self._client.list(kind)).items
+                if self._is_mine(body)
             }
             assert recorded == real
             return True
@@ -503,12 +506,17 @@ class Watcher:
     def _in_order(self) -> list[Change]:
         return sorted(self._changes, key=lambda each: each.version)
 
+    def _is_mine(self, body: Object) -> bool:
+        """Whether it is of this test: namespaces and slices of the one before may still be going away."""
+        of = body["metadata"].get("namespace") or body.get("spec", {}).get("nodeName") or self._test
+        return of == self._test or of.startswith(f"{self._test}-") or of in {"default", DRIVER_NAMESPACE}
+
     async def _watch(self, kind: Kind, version: str) -> None:
         while True:
             try:
                 async for what, body in self._client.watch(kind, resource_version=version):
                     version = body["metadata"]["resourceVersion"]
-                    if what != "BOOKMARK":
+                    if what != "BOOKMARK" and self._is_mine(body):
                         self._changes.append(_change(kind, what, body))
             except ApiError as error:
                 if error.status:  # 0: cut off, so go on from where we are

@@ -17,6 +17,7 @@ from tests.e2e.rollout import (
     driver_pod,
     equal,
     fault,
+    looks_again,
     operator,
     phases,
     policy,
@@ -25,6 +26,7 @@ from tests.e2e.rollout import (
     records,
     said,
     site,
+    whole,
 )
 
 from gpupartition.kube import EVENTS, NODES, PODS, RESOURCE_CLAIMS
@@ -132,6 +134,22 @@ async def test_a_roll_out_goes_as_far_as_its_limit_and_each_raise_takes_it_on(cl
     assert all(len(history.assignments(node)) == 2 for node in where.nodes)
 
 
+async def test_a_node_that_is_not_ready_counts_as_one_of_those_that_may_be_unavailable(cluster: Cluster) -> None:
+    where = await site(cluster, 2)
+    down, up = where.nodes
+    await cluster.kubelet_stops(down)
+    program = await operator(cluster, resync=0.3)
+    await apply(cluster, policy("one-down", where.driver, equal(2)))
+    await said(cluster, "one-down", "Ready", "False", "BudgetExhausted")
+    await looks_again(program, times=10)
+    assert await phases(cluster) == {down: "Pending", up: "Pending"}
+    body = await cluster.client.get(POLICIES, "one-down")
+    assert down in condition(body, "Ready")["message"], "who uses up the budget"
+    assert body["status"]["nodes"]["unavailable"] == 1
+    await cluster.kubelet_starts(down)
+    await ready(cluster, "one-down")
+
+
 # ── holders ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -234,6 +252,26 @@ async def test_a_superseded_layout_is_never_released(cluster: Cluster, phase: st
     assert turned == [True, False], "closed once, opened once"
     if phase != "Draining":  # idle nodes come first: by then the second one had its halves
         assert halves not in history.assignments(second)
+
+
+async def test_a_change_of_mind_back_to_what_the_nodes_have_leaves_them_as_they_were(cluster: Cluster) -> None:
+    where = await site(cluster, 1)
+    (node,) = where.nodes
+    await hold(cluster, where, "training", node)
+    plugin = await driver_pod(cluster, where.base, node)
+    wait = {"drain": {"mode": "Wait"}}
+    await operator(cluster)
+    async with Watcher(cluster) as history:
+        await apply(cluster, policy("back", where.driver, equal(2), rollout=wait))
+        await reaches(cluster, node, "Draining")
+        await apply(cluster, policy("back", where.driver, whole(), rollout=wait))
+        await ready(cluster, "back")
+        await at_rest(cluster)
+        await cluster.holder("next", namespace=where.user, node=node, device_class=where.base.driver)
+        await cluster.running("next", namespace=where.user)
+    assert "Applying" not in history.phases(node)
+    assert history.assignments(node) == [None]
+    assert history.touched(PODS, plugin["metadata"]["name"], "training") == []
 
 
 # ── what is waited for ────────────────────────────────────────────────────────────────────────────────────────────────
