@@ -44,6 +44,16 @@ class Standing:
         """Whether we may be making it unavailable."""
         return self.phase not in AT_REST
 
+    @property
+    def waits(self) -> bool:
+        """Whether it is still to be taken, as far as it is not unavailable already."""
+        return not self.at_target and self.startable and not self.halted
+
+    @property
+    def free(self) -> bool:
+        """Whether it could be taken at once."""
+        return self.waits and not self.blocked and self.ready
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
@@ -113,8 +123,8 @@ def admit(
     # Whoever has a grant goes to what is wanted now, whatever its record says yet.
     beginning = {n.node for n in nodes if n.in_flight or n.node in granted}
     reached = sum((n.at_target or n.node in beginning) and not n.leaving for n in nodes)
-    waiting = [n for n in nodes if not n.at_target and n.node not in down and n.startable and not n.halted]
-    free = sorted((n for n in waiting if not n.blocked and n.ready), key=order)
+    waiting = [n for n in nodes if n.waits and n.node not in down]
+    free = sorted((n for n in waiting if n.free), key=order)
     slots = {
         "LimitReached": rules.limit - reached,
         "RollingOut": rules.max_unavailable - len(down),

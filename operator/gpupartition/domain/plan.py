@@ -150,10 +150,10 @@ class _Course:
         self._rules = replace(lane.rules, outside="", pause=timedelta(0))
         granted = {g.node for g in ledger}
         self._candidates = {c.name: c for c in lane.candidates}
-        self._looked = {c.name: _look(c) for c in lane.candidates}
+        self._looked = {c.name: look(c) for c in lane.candidates}
         self._first = {n: self._candidates[n].stand(state) for n, state in self._looked.items()}
         self._moving = {n for n, s in self._first.items() if s.in_flight or n in granted}
-        self._queue = sorted((s for s in self._first.values() if self._may_begin(s)), key=order)
+        self._queue = sorted((s for n, s in self._first.items() if s.free and n not in self._moving), key=order)
         self._taken = 0  # of the queue
         self._arrived: dict[str, State] = {}
         self._waves: dict[str, int] = {}
@@ -161,10 +161,6 @@ class _Course:
         blocked = [n for n, s in self._first.items() if s.blocked and s.ready and n not in self._moving]
         self._done = {n for n, s in self._first.items() if _done(s)}
         self._others = {n: s for n, s in self._first.items() if n not in queued | self._done | set(blocked[1:])}
-
-    def _may_begin(self, node: Standing) -> bool:
-        free = node.startable and node.ready and not node.blocked
-        return free and not node.at_target and node.node not in self._moving
 
     def begin(self, wave: int, ledger: Sequence[Grant]) -> list[Grant]:
         """Grants for those that admission chooses now."""
@@ -195,7 +191,7 @@ class _Course:
         arrived = set()
         for name in sorted(moving):
             node = self._candidates[name]
-            state = self._arrived[name] = _travel(self._looked[name], node.world, grants.get(name))
+            state = self._arrived[name] = travel(self._looked[name], node.world, grants.get(name))
             standing = node.stand(state)
             self._others.pop(name, None)
             if _done(standing):
@@ -277,7 +273,7 @@ def _done(node: Standing) -> bool:
     return node.at_target and not node.in_flight and (node.ready or node.ignored)
 
 
-def _look(node: Candidate) -> State:
+def look(node: Candidate) -> State:
     """The record after the node has been looked at: adopted, or with what it waits for."""
     world, state = node.world, node.state
     if world.wanted is not None and not world.observed.pool.same_shape(world.wanted.pool):
@@ -290,7 +286,7 @@ def _look(node: Candidate) -> State:
     raise AssertionError(f"node {node.name} does not come to rest: {state}")
 
 
-def _travel(state: State, world: World, grant: Grant | None) -> State:
+def travel(state: State, world: World, grant: Grant | None) -> State:
     """The record at the end of the way; Failed and without a way on, it stays where it is."""
     for _ in range(LONGEST_WAY):
         at_rest = state.phase in AT_REST
