@@ -12,7 +12,7 @@ import pytest
 from tests.e2e import rollout
 from tests.e2e.harness import NODE_STATES, POLICIES, eventually
 from tests.e2e.rollout import condition
-from tests.e2e.stage import HALVES, WHOLE, stage
+from tests.e2e.stage import HALVES, WHOLE, Stage, gone_from, stage
 
 from gpupartition.kube import NODES, RESOURCE_SLICES
 
@@ -170,6 +170,7 @@ async def test_slices_lost_later_are_drift_and_repaired_by_starting_the_plugin_a
     await rollout.operator(cluster, drift=1)
     name = await scene.want_halves()
     await rollout.ready(cluster, name)
+    await rollout.at_rest(cluster)
     before = {node: await scene.pod_uid(node) for node in scene.nodes}
 
     async with rollout.Watcher(cluster) as history:
@@ -203,6 +204,7 @@ async def test_a_difference_that_passes_is_no_drift(cluster: Cluster) -> None:
     await rollout.operator(cluster, drift=30)
     name = await scene.want_halves()
     await rollout.ready(cluster, name)
+    await rollout.at_rest(cluster)
     pod = await scene.pod_uid(node)
     async with rollout.Watcher(cluster) as history:
         await rollout.fault(cluster, node, "loses-slices-after=0.1")
@@ -212,3 +214,50 @@ async def test_a_difference_that_passes_is_no_drift(cluster: Cluster) -> None:
         await rollout.ready(cluster, name)
     assert not history.touched(NODE_STATES, node)
     assert await scene.pod_uid(node) == pod
+
+
+async def failed(cluster: Cluster, *, retained: bool = True) -> tuple[Stage, str]:
+    """A node whose driver runs neither in halves nor in one piece, so that it has failed; returns it as the only one of its stage."""
+    scene = await stage(cluster, 1)
+    (node,) = scene.nodes
+    await rollout.operator(cluster, applying=1, verifying=1)
+    name = await scene.want_halves(deletionPolicy="Retain" if retained else "Revert")
+    await rollout.reaches(cluster, node, "Quiescing")
+    await rollout.fault(cluster, node, "never-ready@partitions=2,never-ready@partitions=0")
+    await rollout.stalled(cluster, name, "RolloutHalted")
+    assert (await rollout.phases(cluster))[node] == "Failed"
+    return scene, node
+
+
+async def test_a_failed_node_is_taken_to_another_layout_that_works_without_being_opened_before(
+    cluster: Cluster,
+) -> None:
+    scene, node = await failed(cluster)
+    async with rollout.Watcher(cluster) as history:
+        await rollout.apply(cluster, rollout.policy(cluster.name, scene.driver, rollout.equal(4)))
+        await rollout.ready(cluster, cluster.name)
+    phases = [phase for phase in history.phases(node) if phase != "Failed"]
+    assert phases == ["Draining", "Applying", "Verifying", "Releasing", "UpToDate"]
+    for now in history.instants():
+        if now.phases()[node] != "UpToDate" and now.phases()[node] != "Releasing":
+            assert now.quiesced() == {node}
+    await rollout.at_rest(cluster)
+
+
+@pytest.mark.parametrize("retained", [True, False], ids=["Retain", "Revert"])
+async def test_a_policy_with_a_failed_node_goes_only_after_the_node_is_back_on_what_it_had(
+    cluster: Cluster, retained: bool
+) -> None:
+    scene, node = await failed(cluster, retained=retained)
+    async with rollout.Watcher(cluster) as history:
+        await cluster.client.delete(POLICIES, cluster.name)
+        await history.saw(NODE_STATES, node, phase="RollingBack")
+        await rollout.reaches(cluster, node, "Failed")
+        policy = await cluster.client.get(POLICIES, cluster.name)
+        assert condition(policy, "Ready")["reason"] == "Terminating"
+        assert await scene.rule(node) is not None
+        await rollout.fault(cluster, node, None)
+        await cluster.gone(POLICIES, cluster.name)
+    await gone_from(scene, node)
+    assert await scene.layout(node) is None
+    await scene.publishes(WHOLE)
