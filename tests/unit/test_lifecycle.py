@@ -308,7 +308,7 @@ def test_a_config_that_was_last_touched_before_the_record_named_it_may_be_being_
 # ------------------------------------------------------------------------------------------------------- gone, unwanted, refused
 
 
-@pytest.mark.parametrize("phase", set(IN_FLIGHT) - {Phase.RELEASING, Phase.ABORTING})
+@pytest.mark.parametrize("phase", sorted(set(IN_FLIGHT) - {Phase.RELEASING, Phase.ABORTING}))
 def test_when_the_node_is_gone_only_what_is_ours_is_undone(phase: Phase) -> None:
     for dirty in (False, True):
         after = must(record(phase, dirty=dirty), world(there=False, rule=quiesce()))

@@ -9,15 +9,17 @@ from datetime import UTC, datetime, timedelta
 
 from gpupartition.api.v1alpha1 import DriverStatus, Grant, OnFailure
 from gpupartition.controller.caches import Caches, condition
-from gpupartition.controller.records import DRIVERS, NODE_STATES, Record, dump, new_record
+from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, dump, new_record
 from gpupartition.controller.scope import Scope, ledger_of, standing
 from gpupartition.controller.world import grant_of
 from gpupartition.domain.admission import Admission, Rules, admit, resolve
 from gpupartition.domain.windows import announce, next_change
 from gpupartition.domain.world import AT_REST
-from gpupartition.kube import Client, Conflict, Object
+from gpupartition.kube import Client, Conflict, NotFound, Object
 
 log = logging.getLogger(__name__)
+
+_NOBODY = "gone"  # the UID of a policy that nobody can read any more: it is no policy's
 
 PinFirst = Callable[[Scope], Awaitable[None]]
 
@@ -90,7 +92,8 @@ class Ledger:
         live = {r.name: r for r in map(Record.read, (await self._client.list(NODE_STATES)).items)}
         mine = {n: r for n, r in live.items() if r.spec.policy_ref.uid == scope.policy.uid}
         admission = self.decide(scope, mine, ledger, live.values())
-        await self._take_orphans(scope, ledger, live)
+        mine_in_ledger = [g for g in ledger if g.policy == scope.policy.name]
+        await self._take_orphans(mine_in_ledger, live, driver=scope.driver.name, policy_uid=scope.policy.uid)
         now = datetime.now(UTC)
         entries = _lost(scope, ledger, mine) + [
             Grant(node=n, uid=mine[n].spec.node_uid, policy=scope.policy.name, token=secrets.token_hex(8), since=now)
@@ -98,6 +101,8 @@ class Ledger:
         ]
         if not entries:
             return admission
+        if not await self._still_asks(scope):
+            return Admission(reason="RollingOut", left=len(admission.nodes))
         await before_grant(scope)
         if not await self._write(body, [*ledger, *entries]):
             return Admission(reason="RollingOut", left=len(admission.nodes))
@@ -105,12 +110,26 @@ class Ledger:
             log.info("admitted", extra={"node": name, "policy": scope.policy.name})
         return admission
 
+    async def _still_asks(self, scope: Scope) -> bool:
+        """Whether the policy, read after the ledger, is still the one that was decided about; if not, its own event is on its way."""
+        try:
+            body = await self._client.get(POLICIES, scope.policy.name)
+        except NotFound:
+            return False
+        meta = body["metadata"]
+        deleting = "deletionTimestamp" in meta
+        return (meta["uid"], meta["generation"], deleting) == (
+            scope.policy.uid,
+            scope.policy.generation,
+            scope.policy.deleting,
+        )
+
     async def give_back(self, record: Record) -> None:
         """Remove a node's entry, while its record is at rest and still holds the token."""
         body = await self._client.get(DRIVERS, record.spec.driver)
         live = Record.read(await self._client.get(NODE_STATES, record.name))
         ledger = ledger_of(body)
-        grant = grant_of(ledger, record.name, live.spec.node_uid)
+        grant = grant_of(ledger, record.name)
         if grant is not None and live.state.phase in AT_REST and grant.token == live.state.token:
             await self._write(body, [g for g in ledger if g != grant])
 
@@ -122,21 +141,34 @@ class Ledger:
             return False
         return True
 
-    async def _take_orphans(self, scope: Scope, ledger: list[Grant], live: dict[str, Record]) -> None:
-        """An entry whose node and record are gone leaves the ledger only through a record that takes its token first."""
+    async def sweep(self, policy: str) -> list[str]:
+        """Have the entries of a policy that is gone given back; returns their nodes.
+
+        A worker that was stopped between reading the policy and writing the grant may wake up after both the policy and its records
+        are gone.
+        """
+        nodes: list[str] = []
+        for driver in (await self._client.list(DRIVERS)).items:
+            late = [g for g in ledger_of(driver) if g.policy == policy]
+            if late:
+                live = {b["metadata"]["name"] for b in (await self._client.list(NODE_STATES)).items}
+                await self._take_orphans(late, live, driver=driver["metadata"]["name"], policy_uid=_NOBODY)
+                nodes += [g.node for g in late]
+        return nodes
+
+    async def _take_orphans(
+        self, ledger: Iterable[Grant], live: Collection[str], *, driver: str, policy_uid: str
+    ) -> None:
+        """An entry without a record leaves the ledger only through a record that takes its token first."""
         for grant in ledger:
-            if (
-                grant.policy != scope.policy.name
-                or grant.node in live
-                or self._caches.nodes.get(grant.node) is not None
-            ):
+            if grant.node in live:
                 continue
             body = new_record(
                 node=grant.node,
                 node_uid=grant.uid,
-                policy=scope.policy.name,
-                policy_uid=scope.policy.uid,
-                driver=scope.driver.name,
+                policy=grant.policy,
+                policy_uid=policy_uid,
+                driver=driver,
                 token=grant.token,
             )
             try:

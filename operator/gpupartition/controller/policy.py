@@ -50,6 +50,8 @@ class PolicyLoop:
             self._policies.pop(name, None)
             for record in self._caches.records.by("policy", name):
                 self._on_node(record.name)
+            for node in await self._ledger.sweep(name):
+                self._on_node(node)
             return None
         policy = Policy.read(body)
         if policy.spec is None:

@@ -121,7 +121,7 @@ class Reader:
             raise Moved(name)
         node, rule, slices = after
         ledger = DriverStatus.model_validate(driver_body.get("status", {})).in_flight
-        beginning = record.state.phase in AT_REST and grant_of(ledger, name, record.spec.node_uid) is not None
+        beginning = record.state.phase in AT_REST and grant_of(ledger, name) is not None
         if record.state.phase in HOLDERS_MATTER or beginning:
             claims = [c for c in map(trim_claim, (await self._client.list(RESOURCE_CLAIMS)).items) if c]
         else:
@@ -204,7 +204,8 @@ class Reader:
             wanted=intent.wanted,
             refused=intent.refused,
             revision=policy.status.revision if policy else "",
-            grant=grant_of(ledger, name, record.spec.node_uid),
+            grant=grant_of(ledger, name),
+            grant_stands=stands(grant_of(ledger, name), record),
             way_back=way_back,
             no_way_back=no_way_back,
             config_touched=_touched(configs, now),
@@ -347,9 +348,14 @@ class Reader:
         return self._watches.read((record.name, "differs"), state.since if drifted else None)
 
 
-def grant_of(ledger: list[Grant], node: str, uid: str) -> Grant | None:
-    """The ledger's entry for this very node."""
-    return next((g for g in ledger if g.node == node and g.uid == uid), None)
+def grant_of(ledger: list[Grant], node: str) -> Grant | None:
+    """The ledger's entry for a node: there is one for each name, whichever node of that name it was made for."""
+    return next((g for g in ledger if g.node == node), None)
+
+
+def stands(grant: Grant | None, record: Record) -> bool:
+    """Whether the entry was made for the record's very node, by the record's policy."""
+    return grant is not None and (grant.uid, grant.policy) == (record.spec.node_uid, record.spec.policy_ref.name)
 
 
 def _quiesce(rule: Object | None, watched: timedelta) -> Quiesce | None:
@@ -361,7 +367,9 @@ def _quiesce(rule: Object | None, watched: timedelta) -> Quiesce | None:
     return Quiesce(active=rule["spec"]["taint"]["effect"] == "NoSchedule", proven=proven, watched=watched)
 
 
-def _way_back(driver: Driver, facts: NodeFacts | None, observed: Observation, state: State) -> tuple[Config | None, str]:
+def _way_back(
+    driver: Driver, facts: NodeFacts | None, observed: Observation, state: State
+) -> tuple[Config | None, str]:
     if facts is None:
         return None, "the node is gone"
     current = state.current

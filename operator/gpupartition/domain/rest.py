@@ -29,11 +29,20 @@ def rest(state: State, world: World) -> Step | None:
 
 
 def _take_grant(state: State, world: World, token: str) -> Step:
-    """Enter Admitted, with the way back on record. A grant that became useless is only taken, so that it can be given back."""
+    """Enter Admitted, with the way back on record. A grant that became useless is only taken, so that it can be given back.
+
+    Useless is also one that was made for another node of this name, or by a policy that is gone: it came too late.
+    """
     taken = state.model_copy(update={"token": token})
     if world.drain is DrainMode.WHEN_IDLE and world.holders:
         return Step(with_blockers(taken, world), "")
-    useless = not world.node_is_there or world.wanted is None or world.way_back is None or has_wanted(state, world)
+    useless = (
+        not world.grant_stands
+        or not world.node_is_there
+        or world.wanted is None
+        or world.way_back is None
+        or has_wanted(state, world)
+    )
     if useless:
         return Step(taken, "")
     before = world.way_back

@@ -72,6 +72,7 @@ class World:
     refused: bool  # the policy as it stands was refused: what was accepted before stands
     revision: str
     grant: Grant | None  # the ledger's entry for this node
+    grant_stands: bool  # it was made for this very node, and by the policy that has it
     way_back: Config | None
     no_way_back: str  # why there is none
     config_touched: (
