@@ -36,8 +36,8 @@ DRIVER: Final = DriverSpec.model_validate(
 class View(NamedTuple):
     """What one turn of one node depends on. Layouts are numbered; ids are numbers too, because they are renamed.
 
-    `shape`: the record without its ids. `claim`: the layout of which a device is held. `grant_for`: whether the ledger's entry is for the
-    Node that the record is about. `overdue`: every limit is over. `asked`: somebody
+    `shape`: the record without its ids. `claim`: the layout of which a device is held. `grant_stands`: whether the ledger's entry was
+    made for the Node that the record is about. `overdue`: every limit is over. `asked`: somebody
     asked to try again.
     """
 
@@ -52,7 +52,7 @@ class View(NamedTuple):
     pool: int
     claim: int | None
     grant: int
-    grant_for: bool
+    grant_stands: bool
     wanted: int | None
     overdue: bool
     asked: bool
@@ -138,7 +138,8 @@ def turn_of(view: View) -> tuple[NodeStateStatus, World]:
         matched=LONG if matched else NEVER,
         differs=LONG if view.overdue else NEVER,
         grant=Grant(node="n", uid="u", policy="p", token=_name("t", view.grant), since=T0) if view.grant else None,
-        way_back=LAYOUTS[view.label] if view.there and (view.grant_for or not view.grant) else None,
+        grant_stands=view.grant_stands,
+        way_back=LAYOUTS[view.label],
         retry="again" if view.asked else "",
         drain=DrainMode.WAIT,
     )

@@ -100,7 +100,7 @@ class State(NamedTuple):
     nodes: tuple[Node, ...]
     late: tuple[Write, ...] = ()
     spec: int = 0
-    policy: str = "alive"  # deleting; closing: a last write of the ledger has refused whoever was late; gone
+    policy: str = "alive"  # deleting, gone
     ready: bool = False
     failures: int = 0
     departures: int = 0
@@ -215,10 +215,11 @@ class Rollout:
         wanted = self.path[state.spec] if state.policy == "alive" else None
         for n, node in enumerate(state.nodes):
             if node.record is not None:
-                yield from self._node_turn(n, node, node.record, wanted, state.policy)
+                yield from self._node_turn(n, node, node.record, wanted)
             elif wanted is not None and node.there:
                 yield f"n{n}: a worker finds no record", Write(n, "new record", "", token=1), ""
-            if node.record is None and node.taken and state.policy != "gone" and (not node.there or wanted is None):
+            swept = state.policy != "gone" or self.bug != "nobody sweeps up behind a policy"
+            if node.record is None and node.taken and swept:
                 yield f"n{n}: a worker finds an entry without a record", Write(n, "orphan", "", token=node.taken), ""
         empty = not any(n.taken for n in state.nodes)
         if state.policy == "alive":
@@ -230,17 +231,11 @@ class Rollout:
             if done and not state.ready and (empty or self.bug == "ready while the ledger has entries"):
                 yield "a worker finds all nodes up to date", Write(-1, "ready", "P"), ""
         if state.policy == "deleting" and empty and all(n.record is None for n in state.nodes):
-            if self.bug == "the ledger is not closed behind a policy":
-                yield "a worker finds nothing left of the policy", Write(-1, "finish", "P"), ""
-            else:
-                yield "a worker finds nothing left of the policy", Write(-1, "close", "L"), ""
-        if state.policy == "closing":
-            yield "a worker finds the ledger closed", Write(-1, "finish", "P"), ""
+            yield "a worker finds nothing left of the policy", Write(-1, "finish", "P"), ""
 
-    def _node_turn(
-        self, n: int, node: Node, record: Record, wanted: int | None, policy: str
-    ) -> Iterator[tuple[str, Write, str]]:
-        blind = self.bug == "a grant for the node before is not seen" and not (node.taken_for or not node.there)
+    def _node_turn(self, n: int, node: Node, record: Record, wanted: int | None) -> Iterator[tuple[str, Write, str]]:
+        blind = self.bug == "a grant for the node before is not seen" and node.there and not node.taken_for
+        grant = 0 if blind else node.taken
         views = {
             View(
                 shape=record.shape,
@@ -253,8 +248,8 @@ class Rollout:
                 seen=node.seen,
                 pool=node.pool,
                 claim=node.claim,
-                grant=0 if blind or policy == "gone" else node.taken,
-                grant_for=node.taken_for and record.ours,
+                grant=grant,
+                grant_stands=node.taken_for and record.ours,
                 wanted=wanted,
                 overdue=overdue,
                 asked=asked,
@@ -287,12 +282,7 @@ class Rollout:
             return
         if node.taken and node.taken == record.token:
             yield f"{about}, gives its grant back", Write(n, "give back", "L", token=record.token), ""
-        elif (
-            record.at_rest
-            and not record.token
-            and (wanted is None or not node.alive)
-            and (not node.taken or policy == "gone")
-        ):
+        elif record.at_rest and not record.token and (wanted is None or not node.alive) and not grant:
             if node.alive and node.step:
                 yield f"{about}, forgets the step", Write(n, "patch", f"N{n}", label=node.label), ""
             else:
@@ -347,11 +337,9 @@ class Rollout:
             case "new record" | "orphan":
                 if node.record is not None:
                     return Step(f"{what}: there is one", state)
-                made_of = Record(
-                    NEW,
-                    token=write.token if write.kind == "orphan" else 0,
-                    ours=write.kind == "new record" and bool(write.token),
-                )
+                orphan = write.kind == "orphan"
+                ours = node.there and node.taken_for if orphan else bool(write.token)
+                made_of = Record(NEW, token=write.token if orphan else 0, ours=ours)
                 return Step(what, _void(_with(state, n, record=made_of), f"R{n}"))
             case "admit":
                 nodes = tuple(
@@ -365,8 +353,6 @@ class Rollout:
                 return Step(what, _void(_with(state, n, record=None), f"R{n}"))
             case "ready":
                 return Step(what, _void(state._replace(ready=True), "P"))
-            case "close":
-                return Step(what, _void(state._replace(policy="closing"), "L"))
             case "finish":
                 return Step(what, _void(state._replace(policy="gone"), "P"))
         raise AssertionError(write)
@@ -424,7 +410,7 @@ def quiet(state: State) -> bool:
         for n in state.nodes
     )
     closed = state.policy != "gone" or all(n.record is None and not n.step for n in state.nodes)
-    return settled and closed and not state.late and state.policy in {"alive", "gone"}
+    return settled and closed and not state.late and state.policy != "deleting"
 
 
 def _on_target(record: Record, wanted: int | None) -> bool:

@@ -55,7 +55,7 @@ PLANTED: Final = {
     "no finalizer": ("6", Rollout(departures=1)),
     "a grant for the node before is not seen": ("stuck", Rollout(departures=1)),
     "ready while the ledger has entries": ("5", Rollout(path=(1, 2, 1))),
-    "the ledger is not closed behind a policy": ("stuck", Rollout(deletion=True)),
+    "nobody sweeps up behind a policy": ("stuck", Rollout(deletion=True)),
 }
 
 
