@@ -88,6 +88,13 @@ def test_a_node_in_use_takes_no_grant_unless_its_policy_waits_for_holders() -> N
     assert must(record(Phase.PENDING), replace(held, drain=DrainMode.WAIT)).phase is Phase.ADMITTED
 
 
+def test_a_policy_that_does_not_wait_takes_no_node_that_has_just_been_taken_by_a_claim() -> None:
+    held = world(grant=granted(), holders=[holder()])
+    after = must(record(Phase.PENDING), held)
+    assert (after.phase, after.token, [b.claim for b in after.blockers]) == (Phase.PENDING, TOKEN, ["team/claim"])
+    assert must(record(Phase.PENDING), replace(held, drain=DrainMode.WAIT)).phase is Phase.ADMITTED
+
+
 @pytest.mark.parametrize("phase", RESTING)
 def test_while_the_ledger_has_its_entry_a_node_at_rest_does_nothing(phase: Phase) -> None:
     for turn in (world(grant=granted(), wanted=QUARTERS), world(grant=granted(), observed=seen(HALVES))):
