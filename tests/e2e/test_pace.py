@@ -183,6 +183,22 @@ async def test_nobody_begins_while_no_window_is_open_and_an_edit_opens_it(cluste
     await scene.publishes(HALVES)
 
 
+async def test_a_window_opens_by_itself_and_not_a_moment_too_early(cluster: Cluster) -> None:
+    scene = await stage(cluster, 1)
+    (node,) = scene.nodes
+    await rollout.operator(cluster, resync=3600)
+    opens = (datetime.now(UTC) + timedelta(seconds=70)).replace(second=0, microsecond=0)  # within 10 to 70 s
+    closes = opens + timedelta(hours=4)
+    name = await scene.want_halves(rollout={"windows": [{"start": f"{opens:%H:%M}", "end": f"{closes:%H:%M}"}]})
+    policy = await rollout.said(cluster, name, "Ready", "False", "OutsideWindow")
+    assert f"{opens:%a %Y-%m-%d %H:%M} UTC" in condition(policy, "Ready")["message"]
+    async with rollout.Watcher(cluster, NODE_STATES) as history:
+        admitted = await history.saw(NODE_STATES, node, phase="Admitted", within=90)
+        await rollout.ready(cluster, name)
+    since = datetime.fromisoformat(admitted.body["status"]["since"])
+    assert opens <= since < opens + timedelta(seconds=10)
+
+
 async def test_a_node_in_flight_is_finished_when_the_window_closes_and_no_other_begins(cluster: Cluster) -> None:
     scene = await stage(cluster, 2)
     await rollout.operator(cluster, min_ready=3)
