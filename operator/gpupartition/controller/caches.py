@@ -46,7 +46,14 @@ class Caches:
         self.claims = Reflector(
             client, RESOURCE_CLAIMS, trim_claim, self._claim_changed, indexes={"pool": _claim_pools}
         )
-        self.rules = Reflector(client, DEVICE_TAINT_RULES, trim_rule, self._rule_changed, label_selector=OURS)
+        self.rules = Reflector(
+            client,
+            DEVICE_TAINT_RULES,
+            trim_rule,
+            self._rule_changed,
+            label_selector=OURS,
+            indexes={"node": _rule_node},
+        )
         self.records = Reflector(
             client, NODE_STATES, Record.read, lambda name, _, __: on_node(name), indexes={"policy": _record_policy}
         )
@@ -118,9 +125,8 @@ class Caches:
             self._on_node(pool.rpartition("/")[2])  # pools are named after their node, or <driver>/<node>
 
     def _rule_changed(self, _: str, old: Object | None, new: Object | None) -> None:
-        for rule in (old, new):
-            if rule is not None:
-                self._on_node(str(rule["metadata"].get("annotations", {}).get(names.FULL_NODE_NAME, "")))
+        for node in {n for o in (old, new) if o for n in _rule_node(o)}:
+            self._on_node(node)
 
     def _pod_changed(self, _: str, old: Object | None, new: Object | None) -> None:
         for node in {n for o in (old, new) if o for n in _pod_node(o)}:
@@ -190,6 +196,10 @@ def trim_pod(body: Object) -> Object:
 
 def _slice_node(body: Object) -> Iterable[str]:
     return (str(body["spec"]["nodeName"]),)
+
+
+def _rule_node(body: Object) -> Iterable[str]:
+    return (str(body["metadata"].get("annotations", {}).get(names.FULL_NODE_NAME, "")),)
 
 
 def _claim_pools(body: Object) -> Iterable[str]:

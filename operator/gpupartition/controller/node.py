@@ -16,13 +16,13 @@ from gpupartition.controller.metrics import TRANSITIONS
 from gpupartition.controller.records import NODE_STATES, with_state
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.controller.world import Moved, Reader, Reading
-from gpupartition.domain.effects import Effect, PatchNode
+from gpupartition.domain.effects import DeleteTaintRule, Effect, PatchNode
 from gpupartition.domain.lifecycle import advance, time_left
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.rest import rest
 from gpupartition.domain.world import AT_REST, Step, World
 from gpupartition.domain.writes import effects
-from gpupartition.kube import Client, Conflict, NotFound, Object
+from gpupartition.kube import DEVICE_TAINT_RULES, Client, Conflict, NotFound, Object
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class NodeLoop:
         record = self._caches.records.get(name)
         if record is None:
             self._watches.forget(name)
-            return None
+            return await self._sweep(name)
         if record.state.phase in AT_REST:
             glance = await self._reader.glance(name, self._policies, self._drivers)
             if glance is not None and not _due(glance):
@@ -73,6 +73,22 @@ class NodeLoop:
             return SOON
         except NotFound:
             return None
+
+    async def _sweep(self, name: str) -> timedelta | None:
+        """A rule whose record is gone was created by a worker that woke up too late: it has no effect, and goes."""
+        for cached in list(self._caches.rules.by("node", name)):
+            try:
+                meta = (await self._client.get(DEVICE_TAINT_RULES, cached["metadata"]["name"]))["metadata"]
+            except NotFound:
+                continue
+            try:
+                await self._client.get(NODE_STATES, name)
+            except NotFound:
+                late = DeleteTaintRule(name=meta["name"], uid=meta["uid"], resource_version=meta["resourceVersion"])
+                await carry_out(self._client, late)
+            else:
+                return SOON
+        return None
 
     async def _turn(self, reading: Reading) -> timedelta | None:
         state, world = reading.record.state, reading.world

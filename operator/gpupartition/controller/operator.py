@@ -14,6 +14,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from gpupartition.controller.caches import Caches
+from gpupartition.controller.driver import DriverLoop
 from gpupartition.controller.events import Recorder
 from gpupartition.controller.forecast import Forecast, Observer
 from gpupartition.controller.handlers import Kinds, registry
@@ -61,6 +62,7 @@ class Operator:
         self._kinds = Kinds(policies={}, drivers={}, on_policy=self._policy_changed, on_driver=self._driver_changed)
         self._nodes: WorkQueue[str] = WorkQueue(longest_retry=60)
         self._policies: WorkQueue[str] = WorkQueue(longest_retry=60)
+        self._drivers: WorkQueue[str] = WorkQueue(longest_retry=60)
         self._ready = asyncio.Event()
         self._leading = asyncio.Event()
         self._caches = Caches(
@@ -83,6 +85,7 @@ class Operator:
             drivers=self._kinds.drivers,
             on_progress=self._policy_progressed,
         )
+        self._driver_loop = DriverLoop(client)
         self._policy_loop = PolicyLoop(
             client,
             self._caches,
@@ -110,12 +113,15 @@ class Operator:
 
     def _policy_changed(self, name: str) -> None:
         self._policies.add(name)
+        for driver in self._kinds.drivers:
+            self._drivers.add(driver)
         for record in self._caches.records.by("policy", name):
             self._nodes.add(record.name)
         for other in self._kinds.policies:  # a selector that moved may contest a node, or no longer
             self._policy_progressed(other)
 
     def _driver_changed(self, name: str) -> None:
+        self._drivers.add_after(name, GATHER)
         for policy in self._kinds.policies:
             self._policy_progressed(policy)
         ledger = self._kinds.drivers.get(name, {}).get("status", {}).get("inFlight", ())
@@ -155,6 +161,7 @@ class Operator:
                 tasks.create_task(self._work("node", self._nodes, self._node_loop.reconcile))
             for _ in range(POLICY_WORKERS):
                 tasks.create_task(self._work("policy", self._policies, self._policy_loop.reconcile))
+            tasks.create_task(self._work("driver", self._drivers, self._driver_loop.reconcile))
             tasks.create_task(self._resync(), name="resync")
             tasks.create_task(self._watch_our_kinds(), name="kopf")
             log.info("watching %d policies and %d nodes", len(self._kinds.policies), len(self._caches.nodes.values()))
@@ -189,6 +196,8 @@ class Operator:
             self._everything_at_once()
 
     def _everything_at_once(self) -> None:
+        for driver in self._kinds.drivers:
+            self._drivers.add(driver)
         for policy in self._kinds.policies:
             self._policies.add(policy)
         for record in self._caches.records.values():

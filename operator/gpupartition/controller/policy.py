@@ -11,7 +11,7 @@ from gpupartition.controller.caches import Caches
 from gpupartition.controller.collect import Collector
 from gpupartition.controller.intent import Intents, Policy
 from gpupartition.controller.ledger import Ledger
-from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, new_record
+from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, new_record, with_state
 from gpupartition.controller.scope import Scope, ledger_of, read_scope
 from gpupartition.controller.summary import Summary, sooner
 from gpupartition.domain.backend import Problem, Refused
@@ -60,6 +60,8 @@ class PolicyLoop:
             driver_body = await self._client.get(DRIVERS, policy.spec.driver)
             driver = await self._intents.driver(driver_body)
         except NotFound:
+            if policy.deleting and await self._end_without_driver(body, policy):
+                return None
             return await self._summary.refuse(body, policy, [_no_driver(policy.spec.driver)])
         except Refused as refused:
             return await self._summary.refuse(body, policy, refused.problems)
@@ -106,14 +108,14 @@ class PolicyLoop:
         """A policy with nodes in flight must not vanish under them."""
         finalizers = scope.body["metadata"].get("finalizers", ())
         if names.FINALIZER not in finalizers and not scope.policy.deleting:
-            await self._finalizers(scope, [*finalizers, names.FINALIZER])
+            await self._finalizers(scope.body, [*finalizers, names.FINALIZER])
 
     async def _unpin(self, scope: Scope) -> None:
         """Nothing is in flight: the policy may be deleted without us, unless deleting it means work."""
         spec, finalizers = scope.policy.spec, scope.body["metadata"].get("finalizers", ())
         busy = any(r.state.phase not in AT_REST or r.state.token for r in scope.records.values())
         if names.FINALIZER in finalizers and not busy and spec is not None and spec.deletion_policy == "Retain":
-            await self._finalizers(scope, [f for f in finalizers if f != names.FINALIZER])
+            await self._finalizers(scope.body, [f for f in finalizers if f != names.FINALIZER])
 
     async def _finish(self, scope: Scope) -> bool:
         """Let a deleted policy go once no record is its own and the ledger holds none of its nodes."""
@@ -126,15 +128,28 @@ class PolicyLoop:
             return False
         finalizers = scope.body["metadata"].get("finalizers", ())
         if names.FINALIZER in finalizers:
-            await self._finalizers(scope, [f for f in finalizers if f != names.FINALIZER])
+            await self._finalizers(scope.body, [f for f in finalizers if f != names.FINALIZER])
         return True
 
-    async def _finalizers(self, scope: Scope, finalizers: list[str]) -> None:
+    async def _end_without_driver(self, body: Object, policy: Policy) -> bool:
+        """Somebody forced the driver away, and its ledger with it: let go of nodes at rest; what is in flight needs the driver back."""
+        bodies = (await self._client.list(NODE_STATES)).items
+        mine = [(b, r) for b, r in ((b, Record.read(b)) for b in bodies) if r.spec.policy_ref.uid == policy.uid]
+        if any(r.state.phase not in AT_REST for _, r in mine):
+            return False
+        for record_body, record in mine:
+            unpinned = with_state(record_body, record.state.model_copy(update={"token": ""}))
+            await self._client.replace(NODE_STATES, unpinned)
+            await self._client.delete(NODE_STATES, record.name, uid=record.uid)
+        await self._finalizers(body, [f for f in body["metadata"].get("finalizers", ()) if f != names.FINALIZER])
+        return True
+
+    async def _finalizers(self, body: Object, finalizers: list[str]) -> None:
         """Under the resourceVersion that was read; raises Conflict, and the turn begins again."""
-        meta = scope.body["metadata"]
+        meta = body["metadata"]
         patch = {"metadata": {"resourceVersion": meta["resourceVersion"], "finalizers": finalizers}}
-        changed = await self._client.patch(POLICIES, scope.policy.name, patch)
-        scope.body["metadata"] = changed["metadata"]
+        changed = await self._client.patch(POLICIES, meta["name"], patch)
+        body["metadata"] = changed["metadata"]
 
 
 def _behind(scope: Scope, record: Record) -> bool:
