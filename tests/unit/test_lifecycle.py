@@ -166,7 +166,7 @@ CASES: Final[Mapping[tuple[Phase, str], Case]] = {
     ),
     (Phase.FAILED, GONE): gone(Phase.FAILED),
     (Phase.FAILED, "somebody asked to try again"): (record(Phase.FAILED, retry="monday"), world(retry="tuesday")),
-    (Phase.FAILED, UNWANTED): (record(Phase.FAILED), world(wanted=None)),
+    (Phase.FAILED, "nothing is wanted but what the node goes back to"): (record(Phase.FAILED), world(wanted=None)),
     (Phase.FAILED, SUPERSEDED): (record(Phase.FAILED), world(wanted=QUARTERS)),
     (Phase.ABORTING, "open for claims again, unchanged"): (record(Phase.ABORTING), world()),
 }
@@ -509,6 +509,13 @@ def test_restarting_the_driver_hides_no_cause() -> None:
     state, turn = CASES[Phase.ROLLING_BACK, ANEW]
     after = must(state.model_copy(update={"reason": "ApplyingFailed", "message": "why"}), turn)
     assert (after.reason, after.message) == ("ApplyingFailed", "why")
+
+
+def test_a_failed_node_of_which_only_the_way_back_is_wanted_takes_it() -> None:
+    for wanted in (None, WHOLE):
+        way = way_out(record(Phase.FAILED, previous=WHOLE), world(wanted=wanted))
+        assert way is not None
+        assert way.to is Phase.ROLLING_BACK
 
 
 def test_trying_again_keeps_the_cause_until_there_is_a_new_one() -> None:

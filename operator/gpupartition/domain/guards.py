@@ -21,6 +21,14 @@ def unwanted(_: State, world: World) -> bool:
     return world.wanted is None and not world.refused
 
 
+def wanted_back(state: State, world: World) -> bool:
+    """All that is wanted, if anything, is what the node goes back to anyway."""
+    wanted, previous = world.wanted, state.previous
+    return unwanted(state, world) or (
+        wanted is not None and previous is not None and wanted.fingerprint == previous.fingerprint
+    )
+
+
 def superseded(state: State, world: World) -> bool:
     """The policy wants another layout than the one this node is on its way to."""
     return (

@@ -55,6 +55,7 @@ from gpupartition.domain.guards import (
     unwanted,
     verified,
     verified_but_superseded,
+    wanted_back,
 )
 from gpupartition.domain.world import State, Step, World
 
@@ -211,7 +212,7 @@ PHASES: Final[dict[Phase, Row]] = {
             _GONE,
             # What was asked stays open: once the node is back, the same request has it try the target again.
             Exit(retried, Phase.ROLLING_BACK, "somebody asked to try again", begin_step),
-            Exit(unwanted, Phase.ROLLING_BACK, "the policy no longer wants this node", begin_step),
+            Exit(wanted_back, Phase.ROLLING_BACK, "nothing is wanted but what the node goes back to", begin_step),
             Exit(superseded, Phase.DRAINING, "the policy wants another layout", retarget_dirty),
         ),
     ),
@@ -267,7 +268,7 @@ def _why(way: Exit, state: State, world: World) -> tuple[str, str]:
         return "", way.note
     seen = world.observed
     facts = [
-        "" if seen.ready else "its driver pod is not ready",
+        seen.complaint,
         seen.pool.problem,
         difference(seen.pool, expected_pool(state)),
     ]
