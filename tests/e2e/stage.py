@@ -60,9 +60,10 @@ class Stage:
         return next((r for r in rules if r["spec"]["deviceSelector"].get("pool") == node), None)
 
     async def in_flight(self) -> list[str]:
-        """The nodes in the driver's ledger."""
-        status = (await self.cluster.client.get(DRIVERS, self.driver)).get("status", {})
-        return [grant["node"] for grant in status.get("inFlight", ())]
+        """The nodes in the driver's ledger; none where the driver is gone."""
+        drivers = (await self.cluster.client.list(DRIVERS)).items
+        mine = [each for each in drivers if each["metadata"]["name"] == self.driver]
+        return [grant["node"] for each in mine for grant in each.get("status", {}).get("inFlight", ())]
 
     async def pod_uid(self, node: str) -> str:
         """UID of the node's driver pod; waits for it."""

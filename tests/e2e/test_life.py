@@ -226,6 +226,22 @@ async def test_a_deleted_policy_that_reverts_brings_every_node_back_one_at_a_tim
         assert len(history.assignments(node)) in ({3} if when == "complete" else {1, 3})
 
 
+async def test_a_driver_stays_until_no_policy_and_no_node_needs_it_any_more(cluster: Cluster) -> None:
+    scene = await stage(cluster, 1)
+    (node,) = scene.nodes
+    await rollout.operator(cluster)
+    await halted_in(scene, node, "Applying")
+    await cluster.client.delete(DRIVERS, scene.driver)
+    await rollout.reaches(cluster, node, "UpToDate")
+    await rollout.ready(cluster, cluster.name)
+    await cluster.client.get(DRIVERS, scene.driver)
+    await cluster.client.delete(POLICIES, cluster.name)
+    await cluster.gone(POLICIES, cluster.name)
+    await cluster.gone(DRIVERS, scene.driver)
+    await gone_from(scene, node)
+    await scene.publishes(HALVES)
+
+
 async def test_a_paused_policy_finishes_the_node_in_flight_and_begins_no_other(cluster: Cluster) -> None:
     scene = await stage(cluster, 2)
     moving, other = scene.nodes
