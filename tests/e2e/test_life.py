@@ -381,18 +381,3 @@ async def test_a_claim_that_slips_past_the_quiesce_while_the_driver_changes_gets
     await rollout.annotate(cluster, POLICIES, name, retry="now")
     await rollout.ready(cluster, name)
     await scene.publishes(HALVES)
-
-
-async def test_a_driver_stays_until_no_policy_and_no_node_needs_it_any_more(cluster: Cluster) -> None:
-    scene = await stage(cluster, 1)
-    (node,) = scene.nodes
-    await rollout.operator(cluster)
-    await halted_in(scene, node, "Applying")
-    await cluster.client.delete(DRIVERS, scene.driver)
-    await rollout.reaches(cluster, node, "UpToDate")
-    await cluster.client.get(DRIVERS, scene.driver)
-    await cluster.client.delete(POLICIES, cluster.name)
-    await cluster.gone(POLICIES, cluster.name)
-    await cluster.gone(DRIVERS, scene.driver)
-    assert node not in await rollout.records(cluster)
-    assert await scene.rule(node) is None
