@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -137,6 +138,7 @@ async def foresee(
     asked = _asked(policies, documents, names)
     caches = Caches(client, namespace=settings.namespace, on_node=lambda _: None, on_all=lambda: None)
     await caches.read()
+    gc.freeze()  # what was read stays; looking through it for garbage again and again took a fifth of the time
     intents = Intents(caches, Probe(client, dry_runs=False))
     ledger = Ledger(client, caches, ignore_not_ready=settings.ignore_not_ready)
     reader = Reader(client, caches, intents, Stopwatch(), settings.limits)

@@ -51,7 +51,7 @@ class Forecast:
         )
 
     async def _candidate(self, scope: Scope, record: Record) -> Candidate:
-        reading = await self._reader.look(record, scope.driver, scope.driver_body, scope.body)
+        reading = await self._reader.look(record, scope.driver, scope.driver_body, scope.policy)
         node = self._caches.nodes.get(record.name)
 
         def stand(state: State) -> Standing:

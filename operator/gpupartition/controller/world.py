@@ -82,9 +82,10 @@ class Reader:
         if record is None or driver_body is None:
             return None
         driver = await self._intents.driver(driver_body)
-        return await self.look(record, driver, driver_body, policies.get(record.spec.policy_ref.name))
+        policy_body = policies.get(record.spec.policy_ref.name)
+        return await self.look(record, driver, driver_body, Policy.read(policy_body) if policy_body else None)
 
-    async def look(self, record: Record, driver: Driver, driver_body: Object, policy_body: Object | None) -> Reading:
+    async def look(self, record: Record, driver: Driver, driver_body: Object, policy: Policy | None) -> Reading:
         """Read the node of this record from the caches alone."""
         name = record.name
         rule_name = names.taint_rule(name, record.spec.node_uid)
@@ -95,7 +96,7 @@ class Reader:
             record=record,
             driver_body=driver_body,
             driver=driver,
-            policy_body=policy_body,
+            policy=policy,
             node=self._caches.nodes.get(name),
             slices=slices,
             pods=await self._pods(driver, name, live=False),
@@ -131,7 +132,7 @@ class Reader:
             record=record,
             driver_body=driver_body,
             driver=driver,
-            policy_body=policy_body,
+            policy=Policy.read(policy_body) if policy_body else None,
             node=node,
             slices=slices,
             pods=pods,
@@ -172,7 +173,7 @@ class Reader:
         record: Record,
         driver_body: Object,
         driver: Driver,
-        policy_body: Object | None,
+        policy: Policy | None,
         node: Object | None,
         slices: list[Object],
         pods: list[Object],
@@ -184,7 +185,6 @@ class Reader:
         alive = node is not None and node["metadata"]["uid"] == record.spec.node_uid
         facts = NodeFacts(node=node, slices=slices, pods=pods) if node is not None and alive else None
         observed = driver.backend.observe(driver.spec, facts, driver.cluster) if facts else NOBODY
-        policy = Policy.read(policy_body) if policy_body else None
         if policy is not None and policy.uid != record.spec.policy_ref.uid:
             policy = None
         leaving = policy is None or policy.deleting or not policy.selects(node if alive else None)

@@ -1,0 +1,48 @@
+"""How long a plan for 5,000 nodes takes: `python -m tests.bench.bench_plan`. From the listed objects to the plan, without network and start-up.
+
+The bound is CPU time of this process, so that busy neighbours count little; the best of some rounds counts, because they still count some.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import sys
+import time
+from typing import Final
+
+from tests.unit.fleet import Fleet, policy
+
+from gpupartition.cli.documents import Document
+from gpupartition.cli.plan import foresee
+from gpupartition.settings import Settings
+
+NODES: Final = 5_000
+ROUNDS: Final = 3
+BOUND: Final = 3.0  # seconds: an answer that a person at a shell waits for
+
+
+def main() -> int:
+    """Print one line of JSON; 1 if it took longer than the bound."""
+    fleet = Fleet(NODES)
+    for node in fleet.nodes[::10]:
+        fleet.hold(node, claim=f"team/{node}")
+    document = Document(at="policy", body=policy(rollout={"maxUnavailable": "10%"}))
+    seconds = min(_once(fleet, document) for _ in range(ROUNDS))
+    print(json.dumps({"name": f"plan of {NODES} nodes", "seconds": round(seconds, 2), "bound": BOUND}))  # noqa: T201
+    return int(seconds > BOUND)
+
+
+def _once(fleet: Fleet, document: Document) -> float:
+    gc.collect()
+    begun = time.process_time()
+    (found,) = asyncio.run(foresee(fleet.client, Settings(), [document]))
+    took = time.process_time() - begun
+    assert len(found.nodes) == NODES
+    assert sum(map(len, found.waves)) == NODES - NODES // 10
+    return took
+
+
+if __name__ == "__main__":
+    sys.exit(main())
