@@ -214,12 +214,12 @@ def test_the_limit_is_named_with_how_many_wait() -> None:
 def test_when_all_that_is_left_is_held_the_holders_are_waited_for() -> None:
     gate = decide([standing("a", Phase.UP_TO_DATE), *nodes("b", "c", blocked=True, holders=1)])
     assert (gate.nodes, gate.reason) == ((), "WaitingForHolders")
-    assert gate.message == "2 nodes wait until their devices are free"
+    assert gate.message == "2 nodes wait until all devices are free"
 
 
 def test_when_all_that_is_left_is_not_ready_nobody_blames_holders() -> None:
     gate = decide(nodes("a", ready=False, ignored=True))
-    assert (gate.nodes, gate.reason, gate.message) == ((), "RollingOut", "1 nodes are not Ready")
+    assert (gate.nodes, gate.reason, gate.message) == ((), "RollingOut", "1 node waits to become Ready")
 
 
 def test_others_that_use_up_the_budget_are_named() -> None:

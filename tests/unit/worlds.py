@@ -48,6 +48,7 @@ def seen(
         step=step,
         running=layout.fingerprint,
         ready=ready,
+        complaint="" if ready else "its driver pod is not ready",
         pool=layout.pool if pool is None else pool,
         plugin={"metadata": {"name": plugin, "namespace": "gpus", "uid": plugin}} if plugin else None,
     )

@@ -111,11 +111,13 @@ class ExampleDriver:
         alone = (
             [p["metadata"]["uid"] for p in _driver_pods(driver, facts)] == [pod["metadata"]["uid"]] if pod else False
         )
+        ready = pod is not None and alone and _is_ready(pod)
         return Observation(
             assignment=assignment,
             step=_step(facts.node),
             running=_fingerprint_or_nothing(template),
-            ready=pod is not None and alone and _is_ready(pod),
+            ready=ready,
+            complaint="" if ready else "its driver pod is not ready",
             pool=_pool(facts),
             plugin=pod,
         )

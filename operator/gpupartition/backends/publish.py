@@ -98,11 +98,13 @@ class Publish:
         present = self._present(driver, facts)
         anchor = self._anchor(driver, facts)
         pool = Pool.read(present)
+        coherent = pool.usable and slices.coherent(present)
         return Observation(
             assignment=slices.assignment_of(anchor) if anchor is not None else None,
             step=slices.step_of(anchor) if anchor is not None else "",
             running=fingerprint.short(fingerprint.of_pool(pool)) if pool.usable else "",
-            ready=pool.usable and slices.coherent(present),
+            ready=coherent,
+            complaint="" if coherent or not pool.usable else "slices of another layout are left",
             pool=pool,
         )
 

@@ -143,17 +143,21 @@ def admit(
         left=left,
         free=len(free) - len(chosen),
         blocked=sum(n.blocked for n in waiting),
-        down=down,
+        down=down | set(chosen),
         away={n.node for n in nodes if not n.ready and not n.in_flight and n.node not in granted},
         stuck=stuck,
         everybody=everybody,
     )
     if left and gate["reason"] != "LimitReached" and rules.outside:
-        gate = {"reason": "OutsideWindow", "message": f"{left} nodes wait for the next window: {rules.outside}"}
+        gate = {"reason": "OutsideWindow", "message": f"{_waiting(left)} for the next window: {rules.outside}"}
     elif len(free) > len(chosen) and gate["reason"] == "RollingOut" and resume is not None and resting:
         gate["message"] = f"no node is taken before {resume:%H:%M:%S} UTC: spec.rollout.pauseBetweenSeconds"
     turns = [at for at in (rules.turn, resume if resting else None) if at is not None]
     return Admission(nodes=chosen, left=left, until=min(turns, default=None) if left else None, **gate)
+
+
+def _waiting(count: int) -> str:
+    return "1 node waits" if count == 1 else f"{count} nodes wait"
 
 
 def order(node: Standing) -> tuple[int, bool, str, str]:
@@ -193,7 +197,7 @@ def _gate(
     if slots["LimitReached"] <= 0:
         return {
             "reason": "LimitReached",
-            "message": f"spec.rollout.limit is reached; {left} nodes wait for it to be raised",
+            "message": f"spec.rollout.limit is reached; {_waiting(left)} for it to be raised",
         }
     if slots["RollingOut"] <= 0 and not moving and stuck:
         names = ", ".join(sorted(stuck)[:5])
@@ -202,9 +206,9 @@ def _gate(
             "message": f"spec.rollout.maxUnavailable is used up by {names}, which failed",
         }
     if not free and not moving and blocked:
-        return {"reason": "WaitingForHolders", "message": f"{blocked} nodes wait until their devices are free"}
+        return {"reason": "WaitingForHolders", "message": f"{_waiting(blocked)} until all devices are free"}
     if not free and not moving:
-        return {"reason": "RollingOut", "message": f"{left} nodes are not Ready"}
+        return {"reason": "RollingOut", "message": f"{_waiting(left)} to become Ready"}
     used_up = _used_up(slots, moving=moving, away=away, elsewhere=everybody - down)
     if used_up:
         return {"reason": "BudgetExhausted", "message": used_up}

@@ -91,7 +91,7 @@ class Observation:
 
     `assignment` and `step` are the value and the step that it carries; `running` is the fingerprint of what its driver really runs
     ("" when no driver pod runs or it cannot be told); `ready` whether the driver that belongs to `assignment` is up; `plugin` is the
-    pod that would have to go for the driver to start anew.
+    pod that would have to go for the driver to start anew; `complaint` says why it is not ready.
     """
 
     assignment: str | None
@@ -99,6 +99,7 @@ class Observation:
     running: str
     ready: bool
     pool: Pool
+    complaint: str = ""
     plugin: Object | None = None
     attributes: Mapping[str, str] = field(default_factory=dict)
 
