@@ -221,9 +221,8 @@ async def failed(cluster: Cluster, *, retained: bool = True) -> tuple[Stage, str
     scene = await stage(cluster, 1)
     (node,) = scene.nodes
     await rollout.operator(cluster, applying=1, verifying=1)
-    name = await scene.want_halves(deletionPolicy="Retain" if retained else "Revert")
-    await rollout.reaches(cluster, node, "Quiescing")
     await rollout.fault(cluster, node, "never-ready@partitions=2,never-ready@partitions=0")
+    name = await scene.want_halves(deletionPolicy="Retain" if retained else "Revert")
     await rollout.stalled(cluster, name, "RolloutHalted")
     assert (await rollout.phases(cluster))[node] == "Failed"
     return scene, node

@@ -32,7 +32,7 @@ async def halted_in(scene: Stage, node: str, phase: str, **spec: object) -> Hold
     if phase in {"Pending", "Draining"}:
         holder = await scene.hold(node)
     if phase == "Applying":
-        await rollout.fault(scene.cluster, node, "slow-start=2@partitions=2")
+        await rollout.fault(scene.cluster, node, "slow-start=3@partitions=2")
     drain = {"rollout": WAIT} if phase == "Draining" else {}
     await scene.want_halves(**drain, **spec)
     record = await rollout.reaches(scene.cluster, node, phase)
@@ -210,7 +210,7 @@ async def test_a_deleted_policy_that_reverts_brings_every_node_back_one_at_a_tim
             await scene.want_halves(deletionPolicy="Revert")
             await rollout.ready(cluster, cluster.name)
         else:
-            await rollout.fault(cluster, scene.nodes[2], "slow-start=2@partitions=2")
+            await rollout.fault(cluster, scene.nodes[2], "slow-start=3@partitions=2")
             await scene.want_halves(deletionPolicy="Revert")
             await history.saw(NODE_STATES, scene.nodes[0], phase="UpToDate")
             await history.saw(NODE_STATES, scene.nodes[2], phase="Applying")
