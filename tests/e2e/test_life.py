@@ -368,7 +368,8 @@ async def test_a_claim_that_slips_past_the_quiesce_while_the_driver_changes_gets
     await rollout.operator(cluster, settle=1)
     async with Watcher(cluster) as history:
         name = await scene.want_halves()
-        await rollout.reaches(cluster, node, "Applying")
+        record = await rollout.reaches(cluster, node, "Applying")
+        await eventually(lambda: step_is_written(cluster, node, record["status"]["step"]))
         holder = await scene.hold(node, tolerating=True)
         policy = await rollout.stalled(cluster, name, "RolledBack")
         await rollout.at_rest(cluster)
