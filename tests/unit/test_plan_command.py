@@ -1,0 +1,41 @@
+"""The command line: what is wrong usage, what could not be planned, and with which words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.unit.fleet import policy
+
+from gpupartition.__main__ import main
+
+NOWHERE = {
+    "apiVersion": "v1",
+    "kind": "Config",
+    "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+    "users": [{"name": "u", "user": {}}],
+    "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    "current-context": "c",
+}
+
+
+def test_an_unknown_finding_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", "--fail-on=blocked,late"])
+    assert ended.value.code == 2
+    assert "'late' is none of blocked, infeasible, failed, evict" in capsys.readouterr().err
+
+
+def test_without_a_kubeconfig_nothing_can_be_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--kubeconfig", str(tmp_path / "none")]) == 1
+    assert "no kubeconfig at" in capsys.readouterr().err
+
+
+def test_a_cluster_that_does_not_answer_is_named_with_what_to_look_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(NOWHERE))
+    (tmp_path / "policy.yaml").write_text(yaml.safe_dump(policy()))
+    assert main(["plan", "-f", str(tmp_path / "policy.yaml"), "--kubeconfig", str(tmp_path / "kubeconfig")]) == 1
+    assert "is this the right kubeconfig and context?" in capsys.readouterr().err
