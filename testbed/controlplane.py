@@ -40,7 +40,6 @@ from testbed.progress import Progress
 
 ROOT: Final = Path(__file__).parent.parent
 OPERATOR_ACCOUNT: Final = "gpupartition"
-STAND_IN_RIGHTS: Final = Path(__file__).parent / "manifests" / "operator-rights.yaml"
 OPERATOR_TOKEN_SECONDS: Final = 24 * 3600
 START_SECONDS: Final = 90
 """For each program. They need 1 to 4 s on two idle cores; a busy CI machine may be many times slower."""
@@ -174,20 +173,13 @@ class ControlPlane:
         Deployment is installed with no replicas.
         """
         await self.install_crds()
-        objects = list(yaml.safe_load_all(await self._operator_manifests()))
+        objects = list(yaml.safe_load_all(await self.kubectl("kustomize", str(ROOT / "manifests"))))
         for each in objects:
             if each["kind"] == "Deployment":
                 each["spec"]["replicas"] = 0
         await self.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=yaml.safe_dump_all(objects))
         token = await self.token(OPERATOR_NAMESPACE, OPERATOR_ACCOUNT)
         return self.parts.write_kubeconfig("operator", token)
-
-    async def _operator_manifests(self) -> str:
-        base = ROOT / "manifests"
-        if (base / "kustomization.yaml").exists():
-            return await self.kubectl("kustomize", str(base))
-        self._progress.say(f"{base} has no kustomization.yaml: the operator gets the rights of an administrator")
-        return STAND_IN_RIGHTS.read_text()
 
     async def token(self, namespace: str, account: str) -> str:
         """Mint a token of a ServiceAccount, good for a day."""

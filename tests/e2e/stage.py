@@ -10,11 +10,13 @@ from tests.e2e.harness import DRIVERS, eventually
 
 from gpupartition.kube import (
     DEVICE_TAINT_RULES,
+    NAMESPACES,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
+    Invalid,
 )
 from gpupartition.names import LAYOUT, TAINT_KEY
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from tests.e2e.harness import BaseDriver, Cluster
     from tests.e2e.rollout import Instant
 
-    from gpupartition.kube import Object
+    from gpupartition.kube import Client, Object
 
 WHOLE: Final = 8  # devices that a node with 8 GPUs publishes
 HALVES: Final = 24  # each GPU's two halves, and itself
@@ -75,13 +77,16 @@ class Stage:
         exactly: Object = {"deviceClassName": self.base.driver}
         if tolerating:
             exactly["tolerations"] = [{"key": TAINT_KEY, "operator": "Exists"}]
+            # The admission policy keeps claims from doing so; a namespace can be let out, which takes the API server a moment to learn.
+            label = {"metadata": {"labels": {"gpupartition.dev/may-tolerate": "true"}}}
+            await client.patch(NAMESPACES, namespace, label)
         template = {
             "apiVersion": RESOURCE_CLAIM_TEMPLATES.api_version,
             "kind": "ResourceClaimTemplate",
             "metadata": {"name": name, "namespace": namespace},
             "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}},
         }
-        await client.create(RESOURCE_CLAIM_TEMPLATES, template)
+        await eventually(lambda: _created(client, template))
         spec: Object = {
             "containers": [{"name": "main", "image": "busybox", "resources": {"claims": [{"name": "gpu"}]}}],
             "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": name}],
@@ -91,6 +96,14 @@ class Stage:
         pod = await self.cluster.running(name, namespace=namespace)
         claim = pod["status"]["resourceClaimStatuses"][0]["resourceClaimName"]
         return Holder(cluster=self.cluster, namespace=namespace, pod=name, claim=claim, node=node)
+
+
+async def _created(client: Client, template: Object) -> bool:
+    try:
+        await client.create(RESOURCE_CLAIM_TEMPLATES, template)
+    except Invalid:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

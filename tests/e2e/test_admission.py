@@ -1,0 +1,202 @@
+"""What the API server refuses by itself: claims that would walk past the quiesce, and writes that are not the operator's."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.e2e.harness import eventually
+
+from gpupartition.kube import (
+    DAEMON_SETS,
+    DEVICE_TAINT_RULES,
+    NAMESPACES,
+    NODES,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    ApiError,
+    Client,
+    Object,
+)
+from gpupartition.names import FINGERPRINT, LAYOUT, STEP, TAINT_KEY
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.e2e.harness import Cluster
+
+EVERYTHING = {"operator": "Exists"}
+OURS = {"key": TAINT_KEY, "operator": "Exists", "effect": "NoSchedule"}
+ANOTHER = {"key": "vendor.example.com/unhealthy", "operator": "Exists"}
+
+
+def exactly(*tolerations: Object) -> Object:
+    return {"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com", "tolerations": list(tolerations)}}
+
+
+def first_available(*tolerations: Object) -> Object:
+    subrequest = {"name": "half", "deviceClassName": "gpu.example.com", "tolerations": list(tolerations)}
+    return {"name": "gpu", "firstAvailable": [subrequest]}
+
+
+def claim(namespace: str, *requests: Object) -> Object:
+    return {
+        "apiVersion": RESOURCE_CLAIMS.api_version,
+        "kind": "ResourceClaim",
+        "metadata": {"generateName": "claim-", "namespace": namespace},
+        "spec": {"devices": {"requests": list(requests)}},
+    }
+
+
+def template(namespace: str, *requests: Object) -> Object:
+    inner = claim(namespace, *requests)
+    return {**inner, "kind": "ResourceClaimTemplate", "spec": {"spec": inner["spec"]}}
+
+
+async def refusal(request: Any) -> str:
+    """What the API server says to a request that it refuses; "" when it does not."""
+    try:
+        await request
+    except ApiError as error:
+        return error.message
+    return ""
+
+
+async def refused(client: Client, body: Object) -> str:
+    kind = RESOURCE_CLAIMS if body["kind"] == "ResourceClaim" else RESOURCE_CLAIM_TEMPLATES
+    return await refusal(client.create(kind, body, dry_run=True))
+
+
+@pytest.fixture
+async def guarded(cluster: Cluster) -> Cluster:
+    """A cluster with the operator's manifests, whose admission policies are in force."""
+    await cluster.controlplane.install_operator()
+    namespace = await cluster.namespace()
+    await eventually(lambda: refused(cluster.client, claim(namespace, exactly(EVERYTHING))))
+    await eventually(lambda: refused(cluster.client, template(namespace, exactly(EVERYTHING))))
+    return cluster
+
+
+@pytest.fixture
+async def operator(guarded: Cluster) -> AsyncIterator[Client]:
+    """A client with the operator's own token."""
+    async with Client.connect(guarded.controlplane.files.kubeconfig("operator"), user_agent="intruder") as client:
+        yield client
+
+
+@pytest.mark.parametrize("make", [claim, template])
+@pytest.mark.parametrize("request_of", [exactly, first_available])
+@pytest.mark.parametrize("toleration", [EVERYTHING, OURS], ids=["everything", "ours"])
+async def test_nobody_can_tolerate_the_taint_of_a_quiesced_node(
+    guarded: Cluster, make: Any, request_of: Any, toleration: Object
+) -> None:
+    message = await refused(
+        guarded.client, make(guarded.name, request_of(ANOTHER), {**request_of(toleration), "name": "b"})
+    )
+    assert "name the keys that" in message, message
+
+
+@pytest.mark.parametrize("make", [claim, template])
+@pytest.mark.parametrize("request_of", [exactly, first_available])
+async def test_other_tolerations_are_left_alone(guarded: Cluster, make: Any, request_of: Any) -> None:
+    assert not await refused(guarded.client, make(guarded.name, request_of(ANOTHER)))
+    assert not await refused(guarded.client, make(guarded.name, request_of()))
+
+
+async def test_whoever_may_label_namespaces_can_let_one_out(guarded: Cluster) -> None:
+    free = await guarded.namespace("free")
+    label = {"metadata": {"labels": {"gpupartition.dev/may-tolerate": "true"}}}
+    await guarded.client.patch(NAMESPACES, free, label)
+
+    async def let_out() -> bool:
+        assert not await refused(guarded.client, claim(free, exactly(EVERYTHING)))
+        return True
+
+    await eventually(let_out)
+    assert await refused(guarded.client, claim(guarded.name, exactly(EVERYTHING)))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"metadata": {"labels": {"pool": "mine"}}}, "no label of a node but its own"),
+        ({"metadata": {"labels": {"kubernetes.io/hostname": None}}}, "no label of a node but its own"),
+        ({"metadata": {"annotations": {"example.com/note": "x"}}}, "no annotation of a node but its own"),
+        ({"spec": {"unschedulable": True}}, "spec of a node"),
+        ({"metadata": {"finalizers": ["example.com/x"]}}, "finalizers or owners"),
+    ],
+    ids=["label", "label away", "annotation", "cordon", "finalizer"],
+)
+async def test_the_operator_changes_nothing_of_a_node_but_what_is_its_own(
+    guarded: Cluster, operator: Client, change: Object, says: str
+) -> None:
+    (node,) = await guarded.nodes(1)
+    assert says in await refusal(operator.patch(NODES, node, change, dry_run=True))
+
+
+async def test_the_operator_may_assign_a_layout(guarded: Cluster, operator: Client) -> None:
+    (node,) = await guarded.nodes(1)
+    await operator.patch(
+        NODES, node, {"metadata": {"labels": {LAYOUT: "abc"}, "annotations": {STEP: "1"}}}, dry_run=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "selector", "effect", "says"),
+    [
+        ("gpp-x", TAINT_KEY, {}, "NoSchedule", "names driver and pool"),
+        ("gpp-x", TAINT_KEY, {"driver": "d.example.com"}, "NoSchedule", "names driver and pool"),
+        ("gpp-x", TAINT_KEY, {"driver": "d.example.com", "pool": "p"}, "NoExecute", "never evicts"),
+        ("gpp-x", "example.com/x", {"driver": "d.example.com", "pool": "p"}, "NoSchedule", "rules of its own"),
+        ("other", TAINT_KEY, {"driver": "d.example.com", "pool": "p"}, "NoSchedule", "rules of its own"),
+    ],
+)
+async def test_the_operator_taints_one_pool_by_name_and_evicts_nobody(
+    operator: Client, name: str, key: str, selector: Object, effect: str, says: str
+) -> None:
+    assert says in await refusal(operator.create(DEVICE_TAINT_RULES, rule(name, key, selector, effect), dry_run=True))
+
+
+async def test_the_operator_leaves_the_rules_of_others_alone(guarded: Cluster, operator: Client) -> None:
+    name = f"{guarded.name}-somebodys"
+    await guarded.create(DEVICE_TAINT_RULES, rule(name, "example.com/x", {"driver": "d.example.com"}, "None"))
+    assert "rules of its own" in await refusal(operator.delete(DEVICE_TAINT_RULES, name))
+
+
+async def test_the_operator_changes_no_daemon_set_but_those_of_layouts(operator: Client) -> None:
+    base, body = "dra-example-driver-kubeletplugin", daemon_set("gpu-driver", "dra-example-driver-kubeletplugin-abc")
+    made = await asyncio.gather(
+        refusal(operator.create(DAEMON_SETS, {**body, "metadata": {**body["metadata"], "labels": {}}}, dry_run=True)),
+        refusal(
+            operator.patch(DAEMON_SETS, base, {"spec": {"minReadySeconds": 3}}, namespace="gpu-driver", dry_run=True)
+        ),
+        refusal(operator.delete(DAEMON_SETS, base, namespace="gpu-driver")),
+    )
+    assert all("made for a layout" in message for message in made), made
+    await operator.create(DAEMON_SETS, body, dry_run=True)
+
+
+def rule(name: str, key: str, selector: Object, effect: str) -> Object:
+    return {
+        "apiVersion": DEVICE_TAINT_RULES.api_version,
+        "kind": "DeviceTaintRule",
+        "metadata": {"name": name},
+        "spec": {"deviceSelector": selector, "taint": {"key": key, "effect": effect}},
+    }
+
+
+def daemon_set(namespace: str, name: str) -> Object:
+    labels = {LAYOUT: name.rsplit("-", 1)[1]}
+    return {
+        "apiVersion": DAEMON_SETS.api_version,
+        "kind": "DaemonSet",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels, "annotations": {FINGERPRINT: "abc"}},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"containers": [{"name": "plugin", "image": "registry.example.com/driver:1"}]},
+            },
+        },
+    }
