@@ -105,7 +105,8 @@ class Ledger:
             return Admission(reason="RollingOut", left=len(admission.nodes))
         await before_grant(scope)
         if not await self._write(body, [*ledger, *entries]):
-            return Admission(reason="RollingOut", left=len(admission.nodes))
+            # What was written first may be a finalizer of our own, which tells nobody to look again.
+            return Admission(reason="RollingOut", left=len(admission.nodes), until=now)
         for name in admission.nodes:
             log.info("admitted", extra={"node": name, "policy": scope.policy.name})
         return admission
