@@ -36,7 +36,7 @@ from tests.e2e.rollout import (
     whole,
 )
 
-from gpupartition.kube import NODES, PODS, RESOURCE_CLAIM_TEMPLATES, ApiError, NotFound
+from gpupartition.kube import NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, ApiError, NotFound
 from gpupartition.names import OPERATOR_NAMESPACE
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ ENOUGH: Final = 6
 CALM_SECONDS: Final = 60.0
 """In which all must come to rest. An idle machine needs a quarter of it."""
 RETRIES: Final = 5
-USERS: Final = 3
+USERS: Final = 5
 PARTS: Final = (0, 2, 4)
 NAME: Final = "chaos"
 
@@ -111,6 +111,8 @@ class Round:
     folder: Path
     diary: list[str] = field(default_factory=list)
     """What was done, in order, for whoever reads a failure."""
+    told: str = ""
+    """After a violation: everything that led to it."""
     summary: str = ""
     """What the round came to, in one line: a round in which little happened proves little."""
 
@@ -150,8 +152,7 @@ class Round:
         self.summary = self._sum_up(history)
         scene = Scene(policy=NAME, driver=self.site.driver, driver_name=self.site.base.driver)
         found = judge(history.instants(), scene) + self._evictions()
-        if found:
-            self.note(self.report(history, found[0]))
+        self.told = self.report(history, found[0]) if found else ""
         return found
 
     def _evictions(self) -> list[Violation]:
@@ -186,8 +187,13 @@ class Round:
     def _sum_up(self, history: Watcher) -> str:
         phases = Counter(phase for node in self.site.nodes for phase in history.phases(node))
         reached = ", ".join(f"{phases[phase]} {phase}" for phase in ("Applying", "UpToDate", "RolledBack", "Failed"))
+        served = {
+            each.name
+            for each in history.changes(RESOURCE_CLAIMS)
+            if each.body.get("status", {}).get("allocation") and each.body["metadata"]["namespace"] == self.site.user
+        }
         injured = Counter(str(each.injury) for each in self.proxy.log)
-        return f"seed {self.seed}: {self.operators} operators; {reached}; injected {dict(sorted(injured.items()))}"
+        return f"seed {self.seed}: {self.operators} operators; {reached}; {len(served)} claims; injected {dict(sorted(injured.items()))}"
 
     # ------------------------------------------------------------------------------------------------------- the actors
 
@@ -213,8 +219,7 @@ class Round:
         """
         while self._goes_on():
             until, began = len(self._turns()) + self.chance.randint(least, most), _clock()
-            # ruff has a point where there is one thing to wait for; here it is whatever comes first of three.
-            while len(self._turns()) < until and _clock() - began < patience and self._goes_on():  # noqa: ASYNC110
+            while self._goes_on() and len(self._turns()) < until and _clock() - began < patience:  # noqa: ASYNC110 - as below
                 await asyncio.sleep(POLL_SECONDS)
             if self._goes_on():
                 await act()
@@ -252,7 +257,9 @@ class Round:
         driver = self.site.base.driver
         cel = self.chance.choice(("", f"!('partition' in device.attributes['{driver}'])"))
         await self.cluster.holder(name, namespace=self.site.user, device_class=driver, cel=cel)
-        await asyncio.sleep(self.chance.uniform(0.2, 3))
+        began, seconds = _clock(), self.chance.uniform(0.2, 8)
+        while self._goes_on() and _clock() - began < seconds:  # noqa: ASYNC110 - whatever comes first
+            await asyncio.sleep(POLL_SECONDS)
         for kind in (PODS, RESOURCE_CLAIM_TEMPLATES):
             with contextlib.suppress(NotFound):
                 await self.cluster.client.delete(kind, name, namespace=self.site.user)
