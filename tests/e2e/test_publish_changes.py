@@ -136,11 +136,13 @@ async def test_slices_are_restored_too_while_their_node_waits_for_its_turn(clust
 
 
 async def test_what_does_not_stay_published_is_rolled_back_to_the_former_slices(cluster: Cluster) -> None:
-    own = await site(cluster, gpus(12), nodes=3, min_ready=2, verifying=4)
+    own = await site(cluster, gpus(12), nodes=3)
     edited, wiped, invaded = own.nodes
     await own.gets(equal(2), maxUnavailable=3)
     await at_rest(cluster)
     good = {node: await own.says(node) for node in own.nodes}
+    await own.program.stop()
+    hasty = await operator(cluster, min_ready=5, verifying=7)
     async with Watcher(cluster) as history:
         await own.want(equal(4), maxUnavailable=3)
         await history.saw(NODE_STATES, edited, phase="Verifying")
@@ -150,9 +152,10 @@ async def test_what_does_not_stay_published_is_rolled_back_to_the_former_slices(
         await history.saw(NODE_STATES, invaded, phase="Verifying")
         await cluster.client.create(RESOURCE_SLICES, foreign(own, 1000, invaded))
         failed = await stalled(cluster, POLICY, "RolledBack")
-    reasons = {each["node"]: each["reason"] for each in failed["status"]["failedNodes"]}
-    assert reasons == dict.fromkeys(own.nodes, "VerifyingFailed")
-    for node in own.nodes:
+    told = {each["node"]: (each["reason"], each["message"]) for each in failed["status"]["failedNodes"]}
+    for node, found in ((edited, "1 of 60 devices are missing"), (wiped, "60 of 60"), (invaded, "such as intruder")):
+        assert told[node][0] == "VerifyingFailed"
+        assert found in told[node][1]
         assert history.phases(node)[-4:] == ["Verifying", "RollingBack", "Releasing", "RolledBack"]
         assert await own.says(node) == good[node]
     await at_rest(cluster)
@@ -160,6 +163,8 @@ async def test_what_does_not_stay_published_is_rolled_back_to_the_former_slices(
     # A node that was rolled back is looked after like any other, and tried again when somebody asks.
     await own.wiped(wiped)
     await own.says_again(good[wiped], wiped)
+    await hasty.stop()
+    await operator(cluster)
     await annotate(cluster, POLICIES, POLICY, retry="1")
     await ready(cluster, POLICY)
     assert await _offer(own, 60, 60, 60)
@@ -174,7 +179,7 @@ async def test_a_node_whose_slices_are_wiped_before_it_changes_goes_back_to_what
     await own.wiped()
     await own.want(equal(4))
     async with Watcher(cluster) as history:
-        await operator(cluster, min_ready=2, verifying=4)
+        await operator(cluster, min_ready=5, verifying=7)
         await history.saw(NODE_STATES, own.nodes[0], phase="Verifying")
         await cluster.client.replace(RESOURCE_SLICES, one_device_less(await own.slices()))
         await stalled(cluster, POLICY, "RolledBack")
