@@ -28,6 +28,7 @@ FULL_NODE_NAME: Final = f"{GROUP}/node"
 RETRY: Final = f"{GROUP}/retry"
 ACCEPT_NO_ROLLBACK: Final = f"{GROUP}/accept-no-rollback"
 SKIP: Final = f"{GROUP}/skip"
+DO_NOT_DISRUPT: Final = f"{GROUP}/do-not-disrupt"
 
 FINALIZER: Final = f"{GROUP}/in-flight"
 

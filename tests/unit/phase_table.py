@@ -34,11 +34,13 @@ def _to(phase: Phase, to: Phase) -> str:
 
 
 def limit(phase: Phase, row: Row) -> str:
-    """In words, with both values where the policy's drain mode chooses."""
+    """In words, with all values where the policy's drain mode chooses."""
     assert row.limit is not None, phase
     state = record(phase)
-    idle, wait = (row.limit(state, world(drain=mode)) for mode in (DrainMode.WHEN_IDLE, DrainMode.WAIT))
-    return _words(idle) if idle == wait else f"{_words(idle)} (WhenIdle), {_words(wait)} (Wait)"
+    limits = {mode: row.limit(state, world(drain=mode)) for mode in DrainMode}
+    if len(set(limits.values())) == 1:
+        return _words(limits[DrainMode.WAIT])
+    return ", ".join(f"{_words(limit)} ({mode})" for mode, limit in limits.items())
 
 
 def _words(limit: timedelta) -> str:

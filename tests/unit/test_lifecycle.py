@@ -30,7 +30,7 @@ from tests.unit.worlds import (
     world,
 )
 
-from gpupartition.api.v1alpha1 import DrainMode, NodeStateStatus, OnFailure, Phase, Restart
+from gpupartition.api.v1alpha1 import Drain, DrainMode, NodeStateStatus, OnFailure, OnTimeout, Phase, Restart
 from gpupartition.domain.lifecycle import PHASES, advance, way_out
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.rest import rest
@@ -93,6 +93,15 @@ CASES: Final[Mapping[tuple[Phase, str], Case]] = {
     (Phase.DRAINING, "no holder is left"): (
         record(Phase.DRAINING),
         world(rule=quiesce(), idle=LIMITS.idle_gap),
+    ),
+    (Phase.DRAINING, SLOW_HOLDERS + HALTED): (
+        record(Phase.DRAINING),
+        world(
+            after=LIMITS.draining_when_idle,
+            rule=quiesce(),
+            holders=[holder()],
+            drain=Drain(on_timeout=OnTimeout.HALT),
+        ),
     ),
     (Phase.DRAINING, SLOW_HOLDERS): (
         record(Phase.DRAINING),
@@ -168,6 +177,10 @@ CASES: Final[Mapping[tuple[Phase, str], Case]] = {
     (Phase.FAILED, "somebody asked to try again"): (record(Phase.FAILED, retry="monday"), world(retry="tuesday")),
     (Phase.FAILED, "nothing is wanted but what the node goes back to"): (record(Phase.FAILED), world(wanted=None)),
     (Phase.FAILED, SUPERSEDED): (record(Phase.FAILED), world(wanted=QUARTERS)),
+    (Phase.ABORTING, "open for claims again, unchanged, and counts as failed"): (
+        record(Phase.ABORTING, outcome=Phase.ROLLED_BACK),
+        world(),
+    ),
     (Phase.ABORTING, "open for claims again, unchanged"): (record(Phase.ABORTING), world()),
 }
 EXITS: Final = {(phase, way.note): way for phase, row in PHASES.items() for way in (*row.exits, *row.late)}
@@ -257,6 +270,45 @@ def test_waiting_for_holders_may_take_longer_where_the_policy_waits() -> None:
     turn = world(after=LIMITS.draining_when_idle, rule=quiesce(), holders=[holder()], drain=DrainMode.WAIT)
     assert way_out(record(Phase.DRAINING), turn) is None
     assert must(record(Phase.DRAINING), replace(turn, now=T0 + LIMITS.draining_wait)).phase is Phase.ABORTING
+
+
+def test_a_policy_may_say_for_how_long_holders_are_waited_for() -> None:
+    turn = world(
+        after=LIMITS.draining_when_idle, rule=quiesce(), holders=[holder()], drain=Drain(timeout_seconds=7 * 24 * 3600)
+    )
+    assert way_out(record(Phase.DRAINING), turn) is None
+    assert must(record(Phase.DRAINING), replace(turn, now=T0 + timedelta(days=7))).phase is Phase.ABORTING
+
+
+def test_a_node_whose_holders_stay_counts_as_failed_where_the_policy_says_so() -> None:
+    state, turn = CASES[Phase.DRAINING, SLOW_HOLDERS + HALTED]
+    state = must(must(must(state, replace(turn, now=T0)), turn), replace(turn, quiesce=None, retry="monday"))
+    assert (state.phase, state.reason, state.current) == (Phase.ROLLED_BACK, "DrainingFailed", None)
+    assert state.message.endswith("and the policy says Halt: claim team/claim of pod team/claim-pod (Allocated)")
+    free = replace(turn, grant=None, quiesce=None)
+    state = must(state, free)
+    assert rest(state, free) is None, "nothing is tried until somebody asks"
+    assert must(state, replace(free, retry="tuesday")).phase is Phase.PENDING
+
+
+def test_nobody_counts_as_failed_because_evictions_were_stopped() -> None:
+    turn = world(
+        after=LONG,
+        rule=quiesce(),
+        holders=[holder()],
+        drain=Drain(mode=DrainMode.EVICT, on_timeout=OnTimeout.HALT),
+    )
+    after = must(record(Phase.DRAINING), replace(turn, no_eviction="the policy is paused"))
+    assert (after.phase, after.outcome) == (Phase.ABORTING, Phase.PENDING)
+    assert must(record(Phase.DRAINING), turn).outcome is Phase.ROLLED_BACK
+
+
+def test_pods_are_given_time_to_end_after_they_were_deleted_by_force() -> None:
+    drain = Drain(mode=DrainMode.EVICT, on_timeout=OnTimeout.FORCE_DELETE)
+    turn = world(after=LIMITS.draining_evict, rule=quiesce(), holders=[holder()], drain=drain)
+    assert way_out(record(Phase.DRAINING), turn) is None
+    later = replace(turn, now=turn.now + LIMITS.force_delete)
+    assert must(record(Phase.DRAINING), later).phase is Phase.ABORTING
 
 
 def test_limits_can_be_set() -> None:

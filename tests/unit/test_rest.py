@@ -24,7 +24,7 @@ from tests.unit.worlds import (
     world,
 )
 
-from gpupartition.api.v1alpha1 import Assigned, Blocker, DrainMode, NodeStateStatus, Phase
+from gpupartition.api.v1alpha1 import Assigned, Blocker, Drain, DrainMode, NodeStateStatus, Phase
 from gpupartition.domain.changes import change_class
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.rest import rest
@@ -85,14 +85,14 @@ def test_a_node_in_use_takes_no_grant_unless_its_policy_waits_for_holders() -> N
     back = must(record(Phase.PENDING), held)
     assert (back.phase, back.token) == (Phase.PENDING, TOKEN)
     assert [blocker.claim for blocker in back.blockers] == [holder().claim]
-    assert must(record(Phase.PENDING), replace(held, drain=DrainMode.WAIT)).phase is Phase.ADMITTED
+    assert must(record(Phase.PENDING), replace(held, drain=Drain(mode=DrainMode.WAIT))).phase is Phase.ADMITTED
 
 
 def test_a_policy_that_does_not_wait_takes_no_node_that_has_just_been_taken_by_a_claim() -> None:
     held = world(grant=granted(), holders=[holder()])
     after = must(record(Phase.PENDING), held)
     assert (after.phase, after.token, [b.claim for b in after.blockers]) == (Phase.PENDING, TOKEN, ["team/claim"])
-    assert must(record(Phase.PENDING), replace(held, drain=DrainMode.WAIT)).phase is Phase.ADMITTED
+    assert must(record(Phase.PENDING), replace(held, drain=Drain(mode=DrainMode.WAIT))).phase is Phase.ADMITTED
 
 
 @pytest.mark.parametrize("phase", RESTING)

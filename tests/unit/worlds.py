@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from gpupartition.api.v1alpha1 import DrainMode, Grant, NodeStateStatus, Phase
+from gpupartition.api.v1alpha1 import Drain, DrainMode, Grant, NodeStateStatus, Phase
 from gpupartition.domain.backend import Config, Observation
 from gpupartition.domain.holders import Holder
 from gpupartition.domain.pool import Device, Pool
@@ -73,7 +73,8 @@ def record(phase: Phase, *, target: Config = HALVES, previous: Config = WHOLE, *
         fields |= {"outcome": Phase.UP_TO_DATE}
     state = NodeStateStatus(**(fields | more))
     assert state.phase in AT_REST or (state.token and state.previous and state.target), f"no such record: {state}"
-    assert state.outcome is not Phase.ROLLED_BACK or phase is Phase.RELEASING, f"no such record: {state}"
+    closing = {Phase.RELEASING, Phase.ABORTING}
+    assert state.outcome is not Phase.ROLLED_BACK or phase in closing, f"no such record: {state}"
     return state
 
 
@@ -112,7 +113,7 @@ def world(
     way_back: Config | None = WHOLE,
     configs: bool = True,
     retry: str = "",
-    drain: DrainMode = DrainMode.WHEN_IDLE,
+    drain: DrainMode | Drain = DrainMode.WHEN_IDLE,
     limits: Limits = LIMITS,
 ) -> World:
     """One turn, `after` the record's last change. Unless told otherwise the node is there, whole, and wanted in halves."""
@@ -141,6 +142,6 @@ def world(
         matched=matched,
         differs=differs,
         retry=retry,
-        drain=drain,
+        drain=drain if isinstance(drain, Drain) else Drain(mode=drain),
         limits=limits,
     )

@@ -130,6 +130,8 @@ MATCH_LABELS: Final = (
     Rule(f"self.all(k, {_key_ok('k')})", f"self.filter(k, !({_key_ok('k')}))[0] + ' {_BAD_KEY}'", computed=True),
 )
 
+LABEL_KEYS: Final = MATCH_LABELS[1]
+
 REQUIREMENT: Final = (
     Rule(f"!{_MOVED.format('self.key')}", f"self.key + ' {_MOVES}'", at=".key", computed=True),
     Rule(
@@ -145,6 +147,29 @@ REQUIREMENT: Final = (
 NODE_SELECTOR: Final = Rule(
     "(has(self.matchLabels) && size(self.matchLabels) > 0) || (has(self.matchExpressions) && size(self.matchExpressions) > 0)",
     "would select every node: write at least one entry of matchLabels or matchExpressions, such as matchLabels: {pool: inference}",
+)
+
+# An empty selector means every pod to Kubernetes: whoever lost its content on the way must not have evictions switched off, or on, by that.
+POD_SELECTOR: Final = Rule(
+    NODE_SELECTOR.cel,
+    "selects no pod in particular: write at least one entry of matchLabels or matchExpressions, such as matchLabels: {kind: training}",
+)
+
+
+def _of_evict(field: str, used: str) -> Rule:
+    return Rule(
+        f"!(has(self.{field}) && {used}) || (has(self.mode) && self.mode == 'Evict')",
+        "is about evictions, and only mode: Evict evicts: write mode: Evict, or remove this",
+        at=f".{field}",
+    )
+
+
+DRAIN: Final = (
+    _of_evict("onTimeout", "self.onTimeout == 'ForceDelete'"),
+    _of_evict("gracePeriodSeconds", "true"),
+    _of_evict("deleteEmptyDir", "self.deleteEmptyDir"),
+    _of_evict("force", "self.force"),
+    _of_evict("waitForCompletion", "true"),
 )
 
 _ALL = "(has({0}.all) && {0}.all)"

@@ -358,18 +358,54 @@ class Layout(
 
 
 class DrainMode(StrEnum):
-    """WhenIdle takes nodes as they fall idle; Wait quiesces first and then waits for the holders to end."""
+    """What happens to pods that hold devices which would change: they are waited for before a node is closed, or after, or evicted."""
 
     WHEN_IDLE = "WhenIdle"
     WAIT = "Wait"
+    EVICT = "Evict"
 
 
-class Drain(Model):
+class OnTimeout(StrEnum):
+    """What becomes of a node whose holders did not end in time."""
+
+    SKIP = "Skip"
+    HALT = "Halt"
+    FORCE_DELETE = "ForceDelete"
+
+
+class PodSelector(Model, json_schema_extra=checks(rules.POD_SELECTOR)):
+    """A label selector over pods, with at least one requirement."""
+
+    match_labels: Annotated[
+        dict[LabelKey, CheckedLabelValue], Field(max_length=16, json_schema_extra=checks(rules.LABEL_KEYS))
+    ] = {}
+    """Labels that a pod must have, with their values."""
+    match_expressions: Annotated[list[Requirement], Field(max_length=16)] = []
+    """Requirements that a pod must fulfil."""
+
+
+class Drain(Model, json_schema_extra=checks(*rules.DRAIN)):
     """What is done about pods that hold devices which would change."""
 
     mode: DrainMode = DrainMode.WHEN_IDLE
     """WhenIdle: nodes are taken as they fall idle, and not touched before. Wait: a node is closed to new claims first, and then the holders
-    are waited for. No pod is ever ended."""
+    are waited for. Evict: as Wait, and the pods among them are evicted through the Eviction API, so that disruption budgets hold; it takes the
+    rights of manifests/components/evict."""
+    timeout_seconds: Annotated[int | None, Field(ge=1, le=604800)] = None
+    """For how long the holders of a node that is closed to new claims are waited for, or evicted. Without it the operator's setting for the
+    mode holds: WhenIdle 60, Wait 3600, Evict 1800."""
+    on_timeout: OnTimeout = OnTimeout.SKIP
+    """What happens when that is over. Skip: the node is opened again and its turn comes last. Halt: it is opened again and counts as failed, so
+    that the roll-out halts as maxFailed says. ForceDelete: with mode Evict, pods whose eviction was refused are deleted, with their own grace
+    period; it takes the rights of manifests/components/force-delete too. Pods that are only waited for are never deleted."""
+    grace_period_seconds: Annotated[int | None, Field(ge=1, le=86400)] = None
+    """With mode Evict: how long an evicted pod may take to end. Without it each pod has its own grace period."""
+    delete_empty_dir: bool = False
+    """With mode Evict: whether pods with an emptyDir volume are evicted too; what is in there is lost. Else they are waited for."""
+    force: bool = False
+    """With mode Evict: whether pods without a controller are evicted too; nobody makes them anew. Else they are waited for."""
+    wait_for_completion: PodSelector | None = None
+    """With mode Evict: pods that are never evicted, only waited for, such as training jobs."""
 
 
 class OnFailure(StrEnum):
@@ -497,6 +533,8 @@ class Blocker(Model):
     """The ResourceClaim, as namespace/name."""
     pod: Reference = ""
     """The pod that uses the claim, as namespace/name."""
+    pdb: Reference = ""
+    """The PodDisruptionBudgets that do not allow its eviction, as namespace/name."""
     device: Reference = ""
     """The device that is held."""
     reason: Reason = ""

@@ -14,12 +14,16 @@ from pydantic import ValidationError
 
 from gpupartition.api import rules
 from gpupartition.api.v1alpha1 import (
+    Drain,
+    DrainMode,
     DriverSpec,
     Layout,
     LayoutType,
     Match,
     Model,
     NodeSelector,
+    OnTimeout,
+    PodSelector,
     PolicySpec,
     Sharing,
     Window,
@@ -186,6 +190,16 @@ def _wrong(model: Model, at: str) -> Iterator[tuple[str, str]]:
             )
     if isinstance(model, NodeSelector) and not (model.match_labels or model.match_expressions):
         yield at, rules.NODE_SELECTOR.says
+    if isinstance(model, PodSelector) and not (model.match_labels or model.match_expressions):
+        yield at, rules.POD_SELECTOR.says
+    if isinstance(model, Drain) and model.mode is not DrainMode.EVICT:
+        used = {
+            "onTimeout": model.on_timeout is OnTimeout.FORCE_DELETE,
+            "gracePeriodSeconds": model.grace_period_seconds,
+        }
+        used |= {"deleteEmptyDir": model.delete_empty_dir, "force": model.force}
+        used |= {"waitForCompletion": model.wait_for_completion is not None}
+        yield from ((f"{at}.{name}", rules.DRAIN[0].says) for name, there in used.items() if there)
     if isinstance(model, Match) and not (model.all or model.products or model.indexes):
         yield at, rules.MATCH[0].says
     if isinstance(model, Match) and model.all and (model.products or model.indexes):

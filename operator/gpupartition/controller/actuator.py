@@ -12,11 +12,13 @@ from gpupartition.domain.effects import (
     ActivateTaintRule,
     CreateSlice,
     CreateTaintRule,
+    DeleteHolder,
     DeletePod,
     DeleteSlice,
     DeleteTaintRule,
     Effect,
     EnsureConfig,
+    EvictPod,
     PatchNode,
     PutSlice,
 )
@@ -82,7 +84,20 @@ async def _delete_rule(client: Client, effect: DeleteTaintRule) -> None:
     await client.delete(DEVICE_TAINT_RULES, effect.name, uid=effect.uid, resource_version=effect.resource_version)
 
 
-async def _delete_pod(client: Client, effect: DeletePod) -> None:
+async def _evict(client: Client, effect: EvictPod) -> None:
+    options: dict[str, Any] = {"preconditions": {"uid": effect.uid}}
+    if effect.grace_seconds is not None:
+        options["gracePeriodSeconds"] = effect.grace_seconds
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": effect.name, "namespace": effect.namespace},
+        "deleteOptions": options,
+    }
+    await client.raw("POST", PODS.path(effect.namespace, effect.name, "eviction"), body=body)
+
+
+async def _delete_pod(client: Client, effect: DeletePod | DeleteHolder) -> None:
     await client.delete(PODS, effect.name, namespace=effect.namespace, uid=effect.uid)
 
 
@@ -119,6 +134,8 @@ _DO: Final[dict[type[Any], Do]] = {
     ActivateTaintRule: _activate_rule,
     DeleteTaintRule: _delete_rule,
     DeletePod: _delete_pod,
+    EvictPod: _evict,
+    DeleteHolder: _delete_pod,
     EnsureConfig: _ensure_config,
     CreateSlice: _create_slice,
     PutSlice: _put_slice,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from gpupartition.kube import EVENTS, ApiError, Client, Object
 
 log = logging.getLogger(__name__)
 
+PATIENT = "nothing is taken away, the node's turn comes when this pod has ended"
 WARNINGS = frozenset({Phase.ROLLING_BACK, Phase.FAILED, Phase.ROLLED_BACK, Phase.SKIPPED})
 
 
@@ -30,7 +32,7 @@ class Recorder:
         """A policy's Ready condition has another reason than before."""
         await self._post(policy, "Warning" if warning else "Normal", reason, message)
 
-    async def wanted(self, blocker: Blocker, policy: str) -> None:
+    async def wanted(self, blocker: Blocker, policy: str, *, evicts: bool) -> None:
         """Tell the holder's pod, in its own namespace, that its GPU is wanted, and since when."""
         if not blocker.pod:
             return
@@ -38,10 +40,17 @@ class Recorder:
         since = blocker.since.isoformat(timespec="seconds") if blocker.since else "now"
         message = (
             f"policy {policy} wants to repartition node {blocker.node} and waits for device {blocker.device}, since {since}; "
-            "nothing is taken away, the node's turn comes when this pod has ended"
+            + ("when the node's turn comes, this pod is evicted, unless something spares it" if evicts else PATIENT)
         )
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": namespace, "name": name}}
         await self._post(pod, "Normal", "GpuWanted", message)
+
+    async def evicted(self, pod: str, uid: str, *, node: str, policy: str, devices: Sequence[str]) -> None:
+        """Tell a pod why it ends, before it does."""
+        namespace, _, name = pod.partition("/")
+        message = f"policy {policy} repartitions node {node}, which changes device {', '.join(devices)} of this pod: it is evicted"
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": namespace, "name": name, "uid": uid}}
+        await self._post(body, "Warning", "GpuEviction", message)
 
     async def _post(self, about: Object, kind: str, reason: str, message: str) -> None:
         meta, now = about["metadata"], datetime.now(UTC)

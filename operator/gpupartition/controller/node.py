@@ -7,16 +7,18 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from gpupartition import names
-from gpupartition.api.v1alpha1 import NodeStateStatus, Phase
+from gpupartition.api.v1alpha1 import DrainMode, NodeStateStatus, Phase
 from gpupartition.controller.actuator import carry_out
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.events import Recorder
+from gpupartition.controller.evictor import Evictor
 from gpupartition.controller.ledger import Ledger
 from gpupartition.controller.metrics import TRANSITIONS
 from gpupartition.controller.records import NODE_STATES, with_state
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.controller.world import Moved, Reader, Reading
-from gpupartition.domain.effects import DeleteTaintRule, Effect, PatchNode
+from gpupartition.domain.effects import DeleteHolder, DeleteTaintRule, Effect, EvictPod, PatchNode
+from gpupartition.domain.eviction import rests
 from gpupartition.domain.lifecycle import advance, time_left
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.rest import rest
@@ -42,6 +44,7 @@ class NodeLoop:
         recorder: Recorder,
         watches: Stopwatch,
         ledger: Ledger,
+        evictor: Evictor,
         *,
         policies: dict[str, Object],
         drivers: dict[str, Object],
@@ -53,6 +56,7 @@ class NodeLoop:
         self._recorder = recorder
         self._watches = watches
         self._ledger = ledger
+        self._evictor = evictor
         self._policies = policies
         self._drivers = drivers
         self._on_progress = on_progress
@@ -100,6 +104,9 @@ class NodeLoop:
         if state.phase in AT_REST:
             return await self._close(reading)
         for effect in effects(state, world, reading.subject):
+            if isinstance(effect, EvictPod | DeleteHolder):
+                await self._evictor.end(reading, effect)
+                return SOON
             if not await carry_out(self._client, effect):
                 return SOON
             log.info("wrote %s", type(effect).__name__, extra=_about(reading))
@@ -121,7 +128,8 @@ class NodeLoop:
         known = {(b.claim, b.device) for b in before.blockers}
         for blocker in after.blockers:
             if (blocker.claim, blocker.device) not in known:
-                await self._recorder.wanted(blocker, policy)
+                evicts = reading.world.drain.mode is DrainMode.EVICT
+                await self._recorder.wanted(blocker, policy, evicts=evicts)
         self._on_progress(policy)
         return timedelta(0)
 
@@ -218,7 +226,9 @@ def _waits(state: NodeStateStatus, world: World) -> timedelta:
     if state.phase is Phase.QUIESCING and quiesce is not None and quiesce.active:
         return max(limits.settle - quiesce.watched, SOON)
     if state.phase is Phase.DRAINING:
-        return HELD if world.holders else max(limits.idle_gap - world.idle, SOON)
+        if world.holders:
+            return min(HELD, max(rests(world.occupants, world.drain) or HELD, SOON))
+        return max(limits.idle_gap - world.idle, SOON)
     if state.phase is Phase.VERIFYING and world.matched:
         return max(limits.min_ready - world.matched, SOON)
     return WATCHED if state.phase is not Phase.VERIFYING else timedelta(seconds=1)

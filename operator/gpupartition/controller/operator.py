@@ -16,15 +16,18 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.driver import DriverLoop
 from gpupartition.controller.events import Recorder
+from gpupartition.controller.evictor import Evictor
 from gpupartition.controller.forecast import Forecast, Observer
 from gpupartition.controller.handlers import Kinds, registry
 from gpupartition.controller.intent import Intents, Policy
 from gpupartition.controller.ledger import Ledger
 from gpupartition.controller.metrics import LEADING, TURNS
 from gpupartition.controller.node import NodeLoop
+from gpupartition.controller.occupants import Occupants
 from gpupartition.controller.policy import PolicyLoop
 from gpupartition.controller.probe import Probe
 from gpupartition.controller.records import DRIVERS, POLICIES
+from gpupartition.controller.refusals import Refusals
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.controller.summary import Summary
 from gpupartition.controller.world import Reader
@@ -68,10 +71,12 @@ class Operator:
         self._caches = Caches(
             client, namespace=settings.namespace, on_node=self._node_changed, on_all=self._everything_changed
         )
-        intents = Intents(self._caches, Probe(client))
-        recorder, watches = Recorder(client), Stopwatch()
+        probe = Probe(client)
+        intents = Intents(self._caches, probe)
+        recorder, watches, refusals = Recorder(client), Stopwatch(), Refusals()
         ledger = Ledger(client, self._caches, ignore_not_ready=settings.ignore_not_ready)
-        reader = Reader(client, self._caches, intents, watches, settings.limits)
+        occupants = Occupants(client, refusals, namespace=settings.namespace)
+        reader = Reader(client, self._caches, intents, watches, settings.limits, occupants=occupants)
         forecast = Forecast(self._caches, reader, ledger, ignore_not_ready=settings.ignore_not_ready)
         summary = Summary(client, self._caches, recorder, settings, Observer(forecast), self._kinds.policies)
         self._node_loop = NodeLoop(
@@ -81,6 +86,7 @@ class Operator:
             recorder,
             watches,
             ledger,
+            Evictor(client, occupants, recorder, refusals),
             policies=self._kinds.policies,
             drivers=self._kinds.drivers,
             on_progress=self._policy_progressed,
@@ -92,6 +98,7 @@ class Operator:
             intents,
             ledger,
             summary,
+            probe,
             policies=self._kinds.policies,
             on_node=self._nodes.add,
         )

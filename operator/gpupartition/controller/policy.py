@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 from gpupartition import names
-from gpupartition.api.v1alpha1 import Phase
+from gpupartition.api.v1alpha1 import Phase, PolicySpec
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.collect import Collector
 from gpupartition.controller.intent import Intents, Policy
 from gpupartition.controller.ledger import Ledger
+from gpupartition.controller.probe import Probe
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, new_record, with_state
 from gpupartition.controller.scope import Scope, ledger_of, read_scope
 from gpupartition.controller.summary import Summary, sooner
 from gpupartition.domain.backend import Problem, Refused
 from gpupartition.domain.world import AT_REST
 from gpupartition.kube import Client, Conflict, NotFound, Object
+
+GRANTED = timedelta(seconds=15)  # no event tells that a right was granted
 
 
 class PolicyLoop:
@@ -29,6 +33,7 @@ class PolicyLoop:
         intents: Intents,
         ledger: Ledger,
         summary: Summary,
+        probe: Probe,
         *,
         policies: dict[str, Object],
         on_node: Callable[[str], None],
@@ -38,6 +43,7 @@ class PolicyLoop:
         self._intents = intents
         self._ledger = ledger
         self._summary = summary
+        self._probe = probe
         self._policies = policies
         self._on_node = on_node
         self._collector = Collector(client, caches)
@@ -69,7 +75,12 @@ class PolicyLoop:
             body, policy, driver, driver_body, caches=self._caches, intents=self._intents, policies=self._policies
         )
         await self._summary.driver(driver, driver_body)
-        return await self._turn(scope)
+        lacking = () if policy.deleting or policy.spec.mode == "Observe" else await self._lacking(policy.spec)
+        again = await self._turn(replace(scope, problems=(*scope.problems, *lacking)))
+        return min(again or GRANTED, GRANTED) if lacking else again
+
+    async def _lacking(self, spec: PolicySpec) -> Sequence[Problem]:
+        return await self._probe.evictions(spec.rollout.drain)
 
     async def _turn(self, scope: Scope) -> timedelta | None:
         policy = scope.policy

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-from gpupartition.api.v1alpha1 import DriverSpec
+from gpupartition.api.v1alpha1 import Drain, DrainMode, DriverSpec, OnTimeout
 from gpupartition.backends import probe as slices
-from gpupartition.domain.backend import Problem
+from gpupartition.domain.backend import Problem, Turn
 from gpupartition.kube import DEVICE_TAINT_RULES, RESOURCE_SLICES, ApiError, Client, NotFound
+
+REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+# What evictions take beyond the base role, and the component of the manifests that grants it.
+EVICT: Final[Mapping[str, Mapping[str, str]]] = {
+    "create pods/eviction": {"resource": "pods", "subresource": "eviction", "verb": "create"},
+    "list poddisruptionbudgets": {"group": "policy", "resource": "poddisruptionbudgets", "verb": "list"},
+}
+FORCE_DELETE: Final[Mapping[str, Mapping[str, str]]] = {"delete pods": {"resource": "pods", "verb": "delete"}}
 
 
 class Probe:
@@ -19,6 +29,7 @@ class Probe:
         self._dry_runs = dry_runs
         self._taint_rules: Sequence[Problem] | None = None
         self._dropped: dict[str, Sequence[str]] = {}
+        self._granted: set[str] = set()
 
     async def taint_rules(self) -> Sequence[Problem]:
         """Whether new claims can be kept off a node's devices (DeviceTaintRule, resource.k8s.io/v1, Kubernetes 1.37)."""
@@ -36,6 +47,36 @@ class Probe:
             )
             self._taint_rules = () if found else (problem,)
         return self._taint_rules
+
+    async def evictions(self, drain: Drain) -> Sequence[Problem]:
+        """Which rights are missing for what a policy asks for. What is missing is asked for again: it may have been granted meanwhile."""
+        if drain.mode is not DrainMode.EVICT:
+            return ()
+        components = {"evict": EVICT}
+        if drain.on_timeout is OnTimeout.FORCE_DELETE:
+            components["force-delete"] = FORCE_DELETE
+        return [
+            Problem(
+                reason="EvictionForbidden",
+                at="spec.rollout.drain",
+                why=f"the operator may not {' or '.join(missing)} all over the cluster",
+                fix=f"add manifests/components/{component} to the components of your kustomization, or write another mode or onTimeout",
+                turn=Turn.CLUSTER,
+            )
+            for component, rights in components.items()
+            if (missing := [what for what, right in rights.items() if not await self._may(what, right)])
+        ]
+
+    async def _may(self, what: str, right: Mapping[str, str]) -> bool:
+        if what not in self._granted:
+            review = {
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SelfSubjectAccessReview",
+                "spec": {"resourceAttributes": dict(right)},
+            }
+            if (await self._client.raw("POST", REVIEWS, body=review))["status"]["allowed"]:
+                self._granted.add(what)
+        return what in self._granted
 
     async def dropped(self, driver: DriverSpec) -> Sequence[str]:
         """Field paths that the server drops from the slices this driver would have us write; nothing is stored by asking."""

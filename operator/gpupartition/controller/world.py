@@ -15,9 +15,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpupartition import names
-from gpupartition.api.v1alpha1 import DriverStatus, Grant, Phase, Rollout
+from gpupartition.api.v1alpha1 import DrainMode, DriverStatus, Grant, Phase, Rollout
 from gpupartition.controller.caches import Caches, condition, trim, trim_claim, trim_node, trim_pod
 from gpupartition.controller.intent import NOTHING, Driver, Intent, Intents, Policy, revert
+from gpupartition.controller.occupants import EVICTING, Occupants, Seen
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.domain.backend import Config, NodeFacts, Observation, Refused
@@ -42,7 +43,6 @@ from gpupartition.kube import (
 
 # Phases in which the holders decide something; elsewhere the whole cluster's claims need not be listed.
 HOLDERS_MATTER = frozenset({Phase.DRAINING, Phase.APPLYING, Phase.ROLLING_BACK})
-
 NOBODY = Observation(assignment=None, step="", running="", ready=False, pool=Pool())
 
 
@@ -68,8 +68,19 @@ class Reading:
 class Reader:
     """Makes Readings: from the caches for nodes at rest, live for all that is about to be decided."""
 
-    def __init__(self, client: Client, caches: Caches, intents: Intents, watches: Stopwatch, limits: Limits) -> None:
+    def __init__(
+        self,
+        client: Client,
+        caches: Caches,
+        intents: Intents,
+        watches: Stopwatch,
+        limits: Limits,
+        *,
+        occupants: Occupants | None = None,
+    ) -> None:
+        """Without `occupants` nobody is ever evicted by what is read."""
         self._client = client
+        self._occupants = occupants
         self._caches = caches
         self._intents = intents
         self._watches = watches
@@ -194,6 +205,9 @@ class Reader:
         configs = await self._configs(intent, way_back, live=live and state.phase not in AT_REST)
         ledger = DriverStatus.model_validate(driver_body.get("status", {})).in_flight
         rollout = policy.spec.rollout if policy is not None and policy.spec is not None else Rollout()
+        seen = Seen(holders=held)
+        if live and self._occupants is not None and rollout.drain.mode is DrainMode.EVICT and state.phase in EVICTING:
+            seen = await self._occupants.read(held, observed, state, policy, now)
         quiesce = self._quiesce(name, rule) if live else _quiesce(rule, timedelta(0))
         world = World(
             now=now,
@@ -211,14 +225,17 @@ class Reader:
             config_touched=_touched(configs, now),
             observed=observed,
             quiesce=quiesce,
-            holders=held,
-            idle=self._idle(record, held, live=live),
+            holders=seen.holders,
+            idle=self._idle(record, seen.holders, live=live),
             matched=self._matched(record, observed, live=live),
             differs=self._differs(record, observed, node),
             retry=policy.retry if policy else "",
-            drain=rollout.drain.mode,
+            drain=rollout.drain,
             limits=self._limits.standing_still(rollout.min_ready_seconds),
             on_failure=rollout.on_failure,
+            occupants=seen.occupants,
+            monitors=seen.monitors,
+            no_eviction=seen.no_eviction,
         )
         subject = Subject(
             node_name=name,

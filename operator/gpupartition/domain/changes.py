@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpupartition.api.v1alpha1 import Blocker, Phase, Restart
 from gpupartition.domain.backend import Config, Observation
+from gpupartition.domain.eviction import standing_of
 from gpupartition.domain.world import State, World
 
 Change = Callable[[State, World], State]
@@ -71,6 +72,11 @@ def give_up(state: State, _: World) -> State:
     return state.model_copy(update={"outcome": Phase.PENDING, "attempts": state.attempts + 1})
 
 
+def stop_undrained(state: State, world: World) -> State:
+    """Nothing was changed, and it counts as a failure until somebody asks to try again."""
+    return answered(give_up(state, world), world).model_copy(update={"outcome": Phase.ROLLED_BACK})
+
+
 def record_restart(state: State, world: World) -> State:
     """Which pod is to be deleted, for this step, before it is."""
     assert world.observed.plugin is not None, state
@@ -89,21 +95,40 @@ def change_class(observed: Observation, wanted: Config) -> str:
 def blockers_of(state: State, world: World) -> list[Blocker]:
     """The holders, at most ten, each with the time since when it has been in the way."""
     known = {(b.claim, b.device): b.since for b in state.blockers}
-    return [
-        Blocker(
+    named = []
+    for holder in sorted(world.holders, key=lambda h: (h.claim, h.device))[:10]:
+        pod, reason, budgets = standing_of(holder, world.occupants, world.drain, quiet=bool(world.no_eviction))
+        since = known.get((holder.claim, holder.device)) or world.now
+        blocker = Blocker(
             node=holder.node,
             claim=holder.claim,
-            pod=holder.pods[0] if holder.pods else "",
+            pod=pod,
+            pdb=budgets[:512],
             device=holder.device,
-            reason=holder.reason,
-            since=known.get((holder.claim, holder.device)) or world.now,
+            reason=reason,
+            since=since,
         )
-        for holder in sorted(world.holders, key=lambda h: (h.claim, h.device))[:10]
-    ]
+        named.append(blocker)
+    return named
 
 
 def with_blockers(state: State, world: World) -> State:
     """The same state, naming who is in the way now."""
     now = blockers_of(state, world)
-    same = [(b.claim, b.pod) for b in now] == [(b.claim, b.pod) for b in state.blockers]
-    return state if same else state.model_copy(update={"blockers": now})
+    return state if _words(now) == _words(state.blockers) else state.model_copy(update={"blockers": now})
+
+
+def in_the_way(blockers: Sequence[Blocker]) -> str:
+    """Who they are, in words: the first three."""
+    words = [_in_words(blocker) for blocker in blockers[:3]]
+    more = [f"{len(blockers) - 3} more"] if len(blockers) > 3 else []
+    return " and ".join(words + more) or "nobody is in the way any more"
+
+
+def _in_words(blocker: Blocker) -> str:
+    by = f" of pod {blocker.pod}" if blocker.pod else ""
+    return f"claim {blocker.claim}{by} ({blocker.reason}{f' by {blocker.pdb}' if blocker.pdb else ''})"
+
+
+def _words(blockers: list[Blocker]) -> list[tuple[str, ...]]:
+    return [(b.claim, b.device, b.pod, b.reason, b.pdb) for b in blockers]

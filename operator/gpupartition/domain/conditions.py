@@ -29,6 +29,7 @@ from gpupartition.domain.world import AT_REST
 
 # While nodes are left and one of these is the reason, the roll-out goes on by itself.
 GOING_ON: Final = frozenset({"RollingOut", "WaitingForHolders", "BudgetExhausted", "LedgerFull", "OutsideWindow"})
+REFUSED: Final = frozenset({"EvictionBlocked", "EvictionForbidden"})
 WAITING: Final = GOING_ON - {"RollingOut"}
 
 SHOWN: Final = 10  # blockers and failed nodes in a status; more is what `kubectl get gpn` is for
@@ -94,8 +95,12 @@ def verdict(rollout: Rollout) -> Verdict:
     waiting = admission.reason if admission.reason in WAITING else ""
     if not waiting and _all_draining_under_holders(rollout):
         waiting = "WaitingForHolders"
+    refused = _refused_eviction(rollout) if waiting in {"", "WaitingForHolders"} else None
+    if refused is not None:
+        waiting = refused.reason
     message = (
-        admission.message
+        (f"node {refused.node} waits for {_in_words(refused)}" if refused else "")
+        or admission.message
         or f"{counts.up_to_date} of {counts.matched} nodes are verified, {counts.in_progress} in progress"
     )
     if counts.failed:
@@ -131,7 +136,9 @@ def _stalled(rollout: Rollout) -> Verdict | None:
     if not failed or moving or goes_on or rollout.admission.nodes:
         return None
     first = failed[0]
-    reason = "RolledBack" if rollout.records[first.node].phase is Phase.ROLLED_BACK else "RolloutHalted"
+    record = rollout.records[first.node]
+    restored = record.phase is Phase.ROLLED_BACK and record.reason != "DrainingFailed"  # that one was never changed
+    reason = "RolledBack" if restored else "RolloutHalted"
     message = f"node {first.node}: {first.message}; mend it, then annotate the policy with gpupartition.dev/retry=<any new value>"
     return Verdict(ready=False, reason=reason, message=message, stalled=True)
 
@@ -148,6 +155,19 @@ def _drifts(record: NodeStateStatus) -> bool:
 def _all_draining_under_holders(rollout: Rollout) -> bool:
     moving = [n for n in rollout.nodes if n.in_flight]
     return bool(moving) and all(n.phase is Phase.DRAINING and n.holders for n in moving)
+
+
+def _refused_eviction(rollout: Rollout) -> Blocker | None:
+    """What keeps a roll-out that evicts: all nodes that move wait for a pod whose eviction was refused."""
+    moving = {n.node for n in rollout.nodes if n.in_flight}
+    refused = {b.node: b for b in blockers(rollout)[::-1] if b.reason in REFUSED and b.node in moving}
+    return refused[min(refused)] if refused and moving == set(refused) else None
+
+
+def _in_words(blocker: Blocker) -> str:
+    by = f" of pod {blocker.pod}" if blocker.pod else ""
+    budgets = f", whose eviction is refused by PodDisruptionBudget {blocker.pdb}" if blocker.pdb else ""
+    return f"claim {blocker.claim}{by}{budgets}"
 
 
 def patience_ends(
@@ -199,8 +219,7 @@ def _waits_for(rollout: Rollout, said: Verdict) -> str:
     moving = sorted(n.node for n in rollout.nodes if n.in_flight and n.phase is not Phase.FAILED)
     for blocker in blockers(rollout):
         if not moving or blocker.node in moving:
-            by = f" of pod {blocker.pod}" if blocker.pod else ""
-            return f"node {blocker.node} waits for claim {blocker.claim}{by}"
+            return f"node {blocker.node} waits for {_in_words(blocker)}"
     if moving:
         record = rollout.records[moving[0]]
         return f"node {moving[0]} is {record.phase}" + (f": {record.message}" if record.message else "")

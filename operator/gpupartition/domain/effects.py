@@ -60,6 +60,25 @@ class DeletePod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EvictPod:
+    """Ask the Eviction API to end a holder's pod, by UID; disruption budgets may refuse. `grace_seconds` None: as long as the pod says."""
+
+    namespace: str
+    name: str
+    uid: str
+    grace_seconds: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteHolder:
+    """Delete a holder's pod, by UID, with its own grace period: its eviction was refused until the drain's time was over."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EnsureConfig:
     """Create a config object, or touch its last-used annotation under its resourceVersion (`present` is the object as read)."""
 
@@ -97,6 +116,8 @@ Effect = (
     | ActivateTaintRule
     | DeleteTaintRule
     | DeletePod
+    | EvictPod
+    | DeleteHolder
     | EnsureConfig
     | CreateSlice
     | PutSlice

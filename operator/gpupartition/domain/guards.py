@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Final
 
-from gpupartition.api.v1alpha1 import Assigned, OnFailure, Phase
+from gpupartition.api.v1alpha1 import Assigned, DrainMode, OnFailure, OnTimeout, Phase
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.world import State, World
 
@@ -80,7 +82,34 @@ def drained(state: State, world: World) -> bool:
         and not world.holders
         and world.idle >= world.limits.idle_gap
         and config_there(state, world)
+        and not (world.monitors and world.no_eviction)
     )
+
+
+DRAINING: Final[Mapping[DrainMode, str]] = {
+    DrainMode.WHEN_IDLE: "draining_when_idle",
+    DrainMode.WAIT: "draining_wait",
+    DrainMode.EVICT: "draining_evict",
+}
+
+
+def drain_time(world: World) -> timedelta:
+    """For how long holders are waited for, or evicted."""
+    seconds = world.drain.timeout_seconds
+    limit: timedelta = getattr(world.limits, DRAINING[world.drain.mode])
+    return limit if seconds is None else timedelta(seconds=seconds)
+
+
+def forced(state: State, world: World) -> bool:
+    """The drain's time is over, and the policy wants those deleted whose eviction was refused."""
+    late = state.since is not None and world.now - state.since >= drain_time(world)
+    return late and world.drain.on_timeout is OnTimeout.FORCE_DELETE
+
+
+def halts_undrained(_: State, world: World) -> bool:
+    """The policy wants to hear of holders that did not end. Where it was what kept them from being evicted, it knows."""
+    asked = world.drain.on_timeout is OnTimeout.HALT
+    return asked and not (world.drain.mode is DrainMode.EVICT and world.no_eviction)
 
 
 def step_used(state: State, world: World) -> bool:
@@ -182,7 +211,7 @@ def unquiesced(_: State, world: World) -> bool:
 
 
 def unquiesced_after_failure(state: State, world: World) -> bool:
-    """Our rule is gone, and what is open for claims again is the former layout."""
+    """Our rule is gone, and what is open for claims again is the former layout: it was restored, or never left."""
     return unquiesced(state, world) and state.outcome is Phase.ROLLED_BACK
 
 

@@ -9,7 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """One allocated device of one claim. `claim` and `pods` are namespace/name; `terminating`: a pod of it is on its way out."""
+    """One allocated device of one claim. `claim` and `pods` are namespace/name; `terminating`: a pod of it is on its way out.
+
+    `uids` are those of the pods: another pod of the same name has nothing to do with it.
+    """
 
     node: str
     driver: str
@@ -19,6 +22,7 @@ class Holder:
     pods: tuple[str, ...] = ()
     terminating: bool = False
     admin: bool = False
+    uids: frozenset[str] = frozenset()
 
     @property
     def reason(self) -> str:
@@ -41,8 +45,8 @@ def holders(claims: Iterable[Mapping[str, Any]], *, node: str, driver: str, pool
         status = claim.get("status", {})
         results = status.get("allocation", {}).get("devices", {}).get("results", ())
         namespace, name = claim["metadata"].get("namespace", ""), claim["metadata"]["name"]
-        reserved = (r["name"] for r in status.get("reservedFor", ()) if r.get("resource") == "pods")
-        pods = tuple(sorted(f"{namespace}/{pod}" for pod in reserved))
+        reserved = [r for r in status.get("reservedFor", ()) if r.get("resource") == "pods"]
+        pods = tuple(sorted(f"{namespace}/{r['name']}" for r in reserved))
         found += [
             Holder(
                 node=node,
@@ -53,6 +57,7 @@ def holders(claims: Iterable[Mapping[str, Any]], *, node: str, driver: str, pool
                 pods=pods,
                 terminating="deletionTimestamp" in claim["metadata"],
                 admin=bool(result.get("adminAccess", False)),
+                uids=frozenset(r.get("uid", "") for r in reserved),
             )
             for result in results
             if result["driver"] == driver and result["pool"] == pool

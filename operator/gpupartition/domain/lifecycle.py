@@ -17,19 +17,21 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from gpupartition.api.v1alpha1 import DrainMode, Phase
+from gpupartition.api.v1alpha1 import OnTimeout, Phase
 from gpupartition.domain.changes import (
     Change,
     answered,
     begin_step,
     begin_undoing,
     give_up,
+    in_the_way,
     record_restart,
     released,
     retarget,
     retarget_dirty,
     retarget_verified,
     settle_down,
+    stop_undrained,
     with_blockers,
 )
 from gpupartition.domain.guards import (
@@ -39,11 +41,13 @@ from gpupartition.domain.guards import (
     cancelled,
     config_there,
     difference,
+    drain_time,
     drained,
     expected_pool,
     former_pool_is_back,
     gone,
     halts,
+    halts_undrained,
     quiesced,
     restart_due,
     retried,
@@ -89,7 +93,8 @@ def _limit(name: str) -> Callable[[State, World], timedelta]:
 
 
 def _draining(_: State, world: World) -> timedelta:
-    return world.limits.draining_wait if world.drain is DrainMode.WAIT else world.limits.draining_when_idle
+    more = world.limits.force_delete if world.drain.on_timeout is OnTimeout.FORCE_DELETE else timedelta(0)
+    return drain_time(world) + more
 
 
 def _not(guard: Guard) -> Guard:
@@ -165,7 +170,15 @@ PHASES: Final[dict[Phase, Row]] = {
             Exit(drained, Phase.APPLYING, "no holder is left", begin_step),
         ),
         _draining,
-        _give_up("holders did not end in time"),
+        (
+            Exit(
+                _clean(halts_undrained),
+                Phase.ABORTING,
+                "holders did not end in time, and the policy says Halt",
+                stop_undrained,
+            ),
+            *_give_up("holders did not end in time"),
+        ),
     ),
     Phase.APPLYING: Row(
         (
@@ -216,7 +229,17 @@ PHASES: Final[dict[Phase, Row]] = {
             Exit(superseded, Phase.DRAINING, "the policy wants another layout", retarget_dirty),
         ),
     ),
-    Phase.ABORTING: Row((Exit(unquiesced, Phase.PENDING, "open for claims again, unchanged", settle_down),)),
+    Phase.ABORTING: Row(
+        (
+            Exit(
+                unquiesced_after_failure,
+                Phase.ROLLED_BACK,
+                "open for claims again, unchanged, and counts as failed",
+                settle_down,
+            ),
+            Exit(unquiesced, Phase.PENDING, "open for claims again, unchanged", settle_down),
+        )
+    ),
 }
 
 
@@ -245,7 +268,7 @@ def time_left(state: State, world: World) -> timedelta | None:
 def _take(way: Exit, state: State, world: World) -> Step:
     changed = way.change(state, world)
     same_phase = way.to is state.phase
-    reason, message = _why(way, state, world)
+    reason, message = _why(way, state, changed, world)
     return Step(
         changed.model_copy(
             update={
@@ -259,11 +282,13 @@ def _take(way: Exit, state: State, world: World) -> Step:
     )
 
 
-def _why(way: Exit, state: State, world: World) -> tuple[str, str]:
+def _why(way: Exit, state: State, changed: State, world: World) -> tuple[str, str]:
     """One CamelCase word and one sentence for the record. The cause of a failure is kept until it has been undone or has grown worse."""
-    undoing = state.phase in {Phase.ROLLING_BACK, Phase.RELEASING, Phase.FAILED} and bool(state.reason)
+    undoing = state.phase in {Phase.ROLLING_BACK, Phase.RELEASING, Phase.FAILED, Phase.ABORTING} and bool(state.reason)
     if undoing and way.to in {Phase.ROLLING_BACK, Phase.RELEASING, Phase.ROLLED_BACK}:
         return state.reason, state.message
+    if way.to is Phase.ABORTING and changed.outcome is Phase.ROLLED_BACK:
+        return f"{state.phase}Failed", f"{way.note}: {in_the_way(changed.blockers)}"
     if way.to not in {Phase.ROLLING_BACK, Phase.FAILED}:
         return "", way.note
     seen = world.observed

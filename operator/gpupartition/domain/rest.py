@@ -34,7 +34,7 @@ def _take_grant(state: State, world: World, token: str) -> Step:
     Useless is also one that was made for another node of this name, or by a policy that is gone: it came too late.
     """
     taken = state.model_copy(update={"token": token})
-    if world.drain is DrainMode.WHEN_IDLE and world.holders:
+    if world.drain.mode is DrainMode.WHEN_IDLE and world.holders:
         return Step(with_blockers(taken, world), "")
     useless = (
         not world.grant_stands

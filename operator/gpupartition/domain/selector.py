@@ -1,11 +1,11 @@
-"""Which nodes a label selector means (metav1.LabelSelector, apimachinery labels.Selector)."""
+"""Which nodes or pods a label selector means (metav1.LabelSelector, apimachinery labels.Selector)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from gpupartition.api.v1alpha1 import NodeSelector
+from gpupartition.api.v1alpha1 import NodeSelector, PodSelector
 
 _OPERATORS: Final[Mapping[str, Callable[[str | None, list[str]], bool]]] = {
     "In": lambda value, values: value is not None and value in values,
@@ -15,10 +15,16 @@ _OPERATORS: Final[Mapping[str, Callable[[str | None, list[str]], bool]]] = {
 }
 
 
-def matches(selector: NodeSelector, labels: Mapping[str, str]) -> bool:
+def matches(selector: NodeSelector | PodSelector, labels: Mapping[str, str]) -> bool:
     """All requirements hold. A selector without any is nobody's: read as Kubernetes does it would mean every node."""
     if not selector.match_labels and not selector.match_expressions:
         return False
-    return all(labels.get(k) == v for k, v in selector.match_labels.items()) and all(
-        _OPERATORS[r.operator](labels.get(r.key), r.values) for r in selector.match_expressions
+    required = ((r.key, r.operator, r.values) for r in selector.match_expressions)
+    return fits(selector.match_labels, required, labels)
+
+
+def fits(wanted: Mapping[str, str], required: Iterable[tuple[str, str, list[str]]], labels: Mapping[str, str]) -> bool:
+    """All labels are there with their values, and all requirements (key, operator, values) hold."""
+    return all(labels.get(k) == v for k, v in wanted.items()) and all(
+        _OPERATORS[operator](labels.get(key), values) for key, operator, values in required
     )

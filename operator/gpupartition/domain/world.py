@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from gpupartition.api.v1alpha1 import DrainMode, Grant, NodeStateStatus, OnFailure, Phase
+from gpupartition.api.v1alpha1 import Drain, Grant, NodeStateStatus, OnFailure, Phase
 from gpupartition.domain.backend import Config, Observation
+from gpupartition.domain.eviction import Occupant
 from gpupartition.domain.holders import Holder
 
 State = NodeStateStatus
@@ -27,6 +28,8 @@ class Limits:
     quiescing: timedelta = timedelta(seconds=120)
     draining_when_idle: timedelta = timedelta(seconds=60)
     draining_wait: timedelta = timedelta(seconds=3600)
+    draining_evict: timedelta = timedelta(seconds=1800)
+    force_delete: timedelta = timedelta(seconds=600)  # after a drain's timeout, for pods that are deleted then
     applying: timedelta = timedelta(seconds=600)
     verifying: timedelta = timedelta(seconds=300)
     settle: timedelta = timedelta(
@@ -85,9 +88,14 @@ class World:
     matched: timedelta  # for how long the pool has been the one that the phase waits for
     differs: timedelta  # for how long a ready node at rest has published something else
     retry: str
-    drain: DrainMode
+    drain: Drain
     limits: Limits = field(default_factory=Limits)
     on_failure: OnFailure = OnFailure.ROLL_BACK
+    occupants: Sequence[Occupant] = ()  # drain mode Evict: the pods of the holders
+    monitors: Sequence[
+        Occupant
+    ] = ()  # drain mode Evict: pods of DaemonSets that only look on, evicted as the last; no holders
+    no_eviction: str = ""  # why nobody is evicted now, although the drain mode says so
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,20 @@ from datetime import datetime
 from typing import Final
 
 from gpupartition import names
-from gpupartition.api.v1alpha1 import Assigned, DriverSpec, NodeStateStatus, Phase
+from gpupartition.api.v1alpha1 import Assigned, DrainMode, DriverSpec, NodeStateStatus, Phase
 from gpupartition.domain.backend import Backend, NodeFacts, Object
 from gpupartition.domain.effects import (
     ActivateTaintRule,
     CreateTaintRule,
+    DeleteHolder,
     DeletePod,
     DeleteTaintRule,
     Effect,
     EnsureConfig,
+    EvictPod,
 )
-from gpupartition.domain.guards import quiesced, step_used
+from gpupartition.domain.eviction import Occupant, next_to_go
+from gpupartition.domain.guards import forced, quiesced, step_used
 from gpupartition.domain.world import AT_REST, World
 
 
@@ -100,12 +103,41 @@ def _delete_rule(_: NodeStateStatus, __: World, subject: Subject) -> Sequence[Ef
     return (DeleteTaintRule(name=meta["name"], uid=meta["uid"], resource_version=meta["resourceVersion"]),)
 
 
+def _drain(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[Effect]:
+    return _configs(state, world, subject) or _evict(state, world, subject)
+
+
+def _evict(state: NodeStateStatus, world: World, _: Subject) -> Sequence[Effect]:
+    """The next pod, and only while new claims are kept away: it would come back to this node."""
+    evicts = world.drain.mode is DrainMode.EVICT and not world.no_eviction and world.wanted is not None
+    if not evicts or not world.holders or not quiesced(state, world):
+        return ()
+    late = forced(state, world)
+    pod = next_to_go(world.occupants, world.drain, forced=late)
+    if pod is None:
+        return ()
+    return (_delete_holder(pod) if late else _evict_pod(pod, world),)
+
+
+def _evict_pod(pod: Occupant, world: World) -> EvictPod:
+    meta, grace = pod.body["metadata"], world.drain.grace_period_seconds
+    return EvictPod(namespace=meta["namespace"], name=meta["name"], uid=meta["uid"], grace_seconds=grace)
+
+
+def _delete_holder(pod: Occupant) -> DeleteHolder:
+    meta = pod.body["metadata"]
+    return DeleteHolder(namespace=meta["namespace"], name=meta["name"], uid=meta["uid"])
+
+
 def _apply(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[Effect]:
     assert state.target is not None and subject.facts is not None, state  # noqa: PT018
-    too_late = bool(world.holders) or not quiesced(state, world)
+    too_late = bool(world.holders) or not quiesced(state, world) or bool(world.monitors and world.no_eviction)
     if not step_used(state, world) and too_late:
         cancel = subject.backend.cancel(subject.driver, subject.facts, state.step)
         return (cancel,) if cancel else ()
+    if not step_used(state, world) and world.monitors:
+        last = next((p for p in world.monitors if "deletionTimestamp" not in p.body["metadata"]), None)
+        return (_evict_pod(last, world),) if last else ()
     # A rule that somebody deletes after the assignment is put back: the driver is at work on this node.
     return _quiesce(state, world, subject) or _assign(state, world, subject, state.target)
 
@@ -134,7 +166,7 @@ def _assign(state: NodeStateStatus, world: World, subject: Subject, to: Assigned
 PHASE_WRITES: Final[dict[Phase, Writes]] = {
     Phase.ADMITTED: _configs,
     Phase.QUIESCING: _quiesce,
-    Phase.DRAINING: _configs,
+    Phase.DRAINING: _drain,
     Phase.APPLYING: _apply,
     Phase.VERIFYING: _quiesce,
     Phase.RELEASING: _delete_rule,
