@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from gpupartition.kube import Object
 
 LEAST_SECONDS: Final = 6.0
-MOST_SECONDS: Final = 30.0
-ENOUGH: Final = 6
+MOST_SECONDS: Final = 40.0
+ENOUGH: Final = 10
 """Chaos goes on until so many steps were taken: a round in which nothing is under way proves nothing."""
 CALM_SECONDS: Final = 60.0
 """In which all must come to rest. An idle machine needs a quarter of it."""
