@@ -13,7 +13,8 @@ from gpupartition.api.v1alpha1 import DrainMode, DriverSpec, Grant, NodeStateSta
 from gpupartition.backends.example import ExampleDriver
 from gpupartition.domain.backend import Config, NodeFacts, Observation
 from gpupartition.domain.changes import change_class
-from gpupartition.domain.effects import ActivateTaintRule, CreateTaintRule, DeleteTaintRule, Effect, PatchNode
+from gpupartition.domain.effects import ActivateTaintRule, CreateTaintRule, DeleteTaintRule, Effect, EvictPod, PatchNode
+from gpupartition.domain.eviction import Occupant
 from gpupartition.domain.guards import expected_pool
 from gpupartition.domain.holders import Holder, blocking
 from gpupartition.domain.lifecycle import advance
@@ -57,10 +58,11 @@ class View(NamedTuple):
     overdue: bool
     asked: bool
     bug: str
+    evicts: bool = False
 
 
 class Decision(NamedTuple):
-    """What one turn wants to write: `kind` is record, patch, create, activate, delete or nothing at all ("")."""
+    """What one turn wants to write: `kind` is record, patch, create, activate, delete, evict or nothing at all ("")."""
 
     kind: str = ""
     shape: int = 0
@@ -68,6 +70,17 @@ class Decision(NamedTuple):
     step: int = 0
     label: int = BASE
 
+
+POD: Final = Occupant(
+    body={
+        "metadata": {
+            "namespace": "team",
+            "name": "pod",
+            "uid": "p",
+            "ownerReferences": [{"kind": "ReplicaSet", "controller": True}],
+        }
+    }
+)
 
 SHAPES: Final[list[NodeStateStatus]] = []
 _NUMBERS: Final[dict[str, int]] = {}
@@ -141,9 +154,9 @@ def turn_of(view: View) -> tuple[NodeStateStatus, World]:
         grant_stands=view.grant_stands,
         way_back=LAYOUTS[view.label],
         retry="again" if view.asked else "",
-        drain=DrainMode.WAIT,
+        drain=DrainMode.EVICT if view.evicts else DrainMode.WAIT,
     )
-    return state, replace(turn, fresh=_name("s", FRESH), now=turn.now)
+    return state, replace(turn, fresh=_name("s", FRESH), occupants=(POD,) if view.evicts and holders else ())
 
 
 @cache
@@ -184,6 +197,9 @@ def _write(effect: Effect, view: View) -> Decision:
             return Decision("activate")
         case DeleteTaintRule():
             return Decision("delete")
+        case EvictPod():
+            assert view.claim is not None, "there is nobody to evict"
+            return Decision("evict", label=view.claim)
     raise AssertionError(f"nobody expected {effect}")
 
 

@@ -7,7 +7,7 @@ claims that end, nodes that go and come back under their name, and a user.
 
 Time is one assumption: to have waited for the settle time is to know that the scheduler's view has caught up. Every limit may be over at any
 moment. Numbers of invariants: 1 budget, 2 no change under a holder, 3 nothing without a grant, 4 the way back, 5 no false success, 6 the
-quiesce, 13 nothing is left behind.
+quiesce, 7 whoever is evicted is who was decided about, 13 nothing is left behind.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ CARELESS: Final = {
     "a rule is activated without its version": {"activate"},
     "a rule is deleted by its name": {"delete"},
     "the ledger is written without its version": {"admit", "give back"},
+    "a pod is evicted by its name": {"evict"},
 }
 NEW: Final = shape_of(NodeStateStatus())
 
@@ -126,6 +127,7 @@ class Rollout:
     departures: int = 0
     deletion: bool = False
     patient: bool = False  # no limit is ever over
+    evicts: bool = False  # pods never end by themselves
     bug: str = ""
 
     def initial(self) -> State:
@@ -153,7 +155,8 @@ class Rollout:
             return Step(f"n{n}: {what}", _void(_with(state, n, **change), *objects), broken, helps)
 
         if node.claim is not None:
-            yield happens("a claim ends", claim=None)
+            if not self.evicts:
+                yield happens("a claim ends", claim=None)
         elif node.there and not node.seen and node.pool >= 0:
             yield happens("the scheduler allocates a claim", claim=node.pool, helps=False)
         if node.seen != (node.rule == ACTIVE):
@@ -187,7 +190,7 @@ class Rollout:
             )
             late = tuple(w._replace(token=0) if (w.node, w.kind) == (n, "new record") else w for w in gone.late)
             gone = gone._replace(late=late, departures=state.departures - 1, ready=False)
-            yield Step(f"n{n}: the node is deleted", _void(gone, f"N{n}", "P"), helps=False)
+            yield Step(f"n{n}: the node is deleted", _void(gone, f"N{n}", f"C{n}", "P"), helps=False)
         if not node.there:
             # What a status says is one event behind then; that is not what invariant 5 is about.
             come = _with(state, n, there=True, pool=BASE)._replace(ready=False)
@@ -254,6 +257,7 @@ class Rollout:
                 overdue=overdue,
                 asked=asked,
                 bug=self.bug,
+                evicts=self.evicts,
             )
             for overdue in ((False,) if record.at_rest or self.patient else (False, True))
             for asked in ((False, True) if record.phase is Phase.FAILED else (False,))
@@ -270,7 +274,7 @@ class Rollout:
                 new = Record(found.shape, found.token, found.step, record.ours)
                 yield f"{about}, wants {after.phase}", Write(n, "record", f"R{n}", record=new), false
             elif found.kind:
-                on = {"patch": f"N{n}", "create": ""}.get(found.kind, f"D{n}")
+                on = {"patch": f"N{n}", "create": "", "evict": f"C{n}"}.get(found.kind, f"D{n}")
                 yield (
                     f"{about}, wants to {found.kind}",
                     Write(n, found.kind, on, label=found.label, token=record.token, step=found.step),
@@ -334,6 +338,11 @@ class Rollout:
                 return Step(what, _void(_with(state, n, rule=ACTIVE), f"D{n}"), own) if node.rule else Step(what, state)
             case "delete":
                 return Step(what, _void(_with(state, n, rule=0), f"D{n}"), own if node.rule == ACTIVE else "")
+            case "evict":
+                if node.claim is None:
+                    return Step(f"{what}: there is nobody", state)
+                another = "7" if node.claim != write.label else ""
+                return Step(what, _void(_with(state, n, claim=None), f"C{n}"), another)
             case "new record" | "orphan":
                 if node.record is not None:
                     return Step(f"{what}: there is one", state)

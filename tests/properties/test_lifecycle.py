@@ -23,6 +23,8 @@ SOUND: Final = {
     "a node that is deleted and comes back": Rollout(departures=1),
     "a policy and a node that are deleted": Rollout(departures=1, deletion=True),
     "two nodes": Rollout(nodes=2, workers=1),
+    "pods that have to be evicted": Rollout(evicts=True),
+    "another target, and pods that have to be evicted": Rollout(path=(1, 2), evicts=True, workers=1),
 }
 
 
@@ -55,6 +57,7 @@ PLANTED: Final = {
     "no finalizer": ("6", Rollout(departures=1)),
     "a grant for the node before is not seen": ("stuck", Rollout(departures=1)),
     "ready while the ledger has entries": ("5", Rollout(path=(1, 2, 1))),
+    "a pod is evicted by its name": ("7", Rollout(evicts=True, path=(1, 2))),
     "nobody sweeps up behind a policy": ("stuck", Rollout(deletion=True)),
 }
 
