@@ -154,7 +154,7 @@ def structural(node: Schema, defs: Schema, *, defaults: bool) -> Schema:
 
 def _default(schema: Schema) -> Schema:
     """Return a field's default, if it is worth writing down."""
-    if "default" not in schema:
+    if schema.get("default") is None:
         return {}
     default = schema["default"]
     if any("default" in member for member in schema.get("properties", {}).values()):
