@@ -51,6 +51,7 @@ MAY_NOT: Final = """
 /nodes/status                                 update patch                                  -
 /pods                                         list watch create update patch delete         default
 /pods/eviction                                create                                        kube-system
+/pods/eviction                                create                                        default
 /pods/exec                                    create get                                    gpu-driver
 /secrets                                      get list watch create update patch delete     gpu-driver
 /secrets                                      get list watch create update patch delete     gpupartition-system
@@ -176,6 +177,35 @@ async def test_the_operators_pod_is_taken_by_a_namespace_that_takes_no_privilege
     made = await client.create(PODS, pod, dry_run=True)
     (container,) = made["spec"]["containers"]
     assert container["command"][-1] == "run"
+
+
+async def test_evictions_take_components_that_grant_nothing_else(installed: ControlPlane, tmp_path: Path) -> None:
+    shutil.copytree(MANIFESTS / "components", tmp_path / "components")
+    (tmp_path / "mine").mkdir()
+    components = ["../components/evict", "../components/force-delete"]
+    overlay = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "components": components,
+    }
+    (tmp_path / "mine/kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    printed = await installed.kubectl("kustomize", str(tmp_path / "mine"))
+    roles = [each for each in documents(printed) if each["kind"] == "ClusterRole"]
+    named = {
+        each["metadata"]["name"]: {
+            (f"{group}/{resource}", verb)
+            for rule in each["rules"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
+        for each in roles
+    }
+    assert named == {
+        "gpupartition-evict": {("/pods/eviction", "create"), ("policy/poddisruptionbudgets", "list")},
+        "gpupartition-force-delete": {("/pods", "delete")},
+    }
+    await installed.kubectl("create", "--dry-run=server", "-f", "-", stdin=printed)
 
 
 async def test_a_second_drivers_namespace_gets_the_same_rights_from_the_same_component(

@@ -22,6 +22,7 @@ from gpupartition.kube import (
     Client,
     Kind,
     Listing,
+    NotFound,
     Object,
 )
 from gpupartition.names import API_VERSION
@@ -103,6 +104,13 @@ class Fleet:
             body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
         self.objects[RESOURCE_CLAIMS].append(body)
 
+    def run(self, pod: str, *, kind: str = "ReplicaSet") -> None:
+        """Have the pod of a claim (of the same name), made by a controller of this kind, or by nobody ("")."""
+        namespace, _, name = pod.partition("/")
+        owners = [{"kind": kind, "name": "o", "uid": "o", "controller": True}] if kind else []
+        meta = {"name": name, "namespace": namespace, "uid": name, "ownerReferences": owners}
+        self.objects[PODS].append({"metadata": meta, "spec": {}, "status": {"phase": "Running"}})
+
     def not_ready(self, node: str) -> None:
         """Take the node's kubelet away, just now."""
         (body,) = [n for n in self.objects[NODES] if n["metadata"]["name"] == node]
@@ -119,6 +127,13 @@ class Fleet:
     def client(self) -> Client:
         """This, as a client: it lists, and says that everything is served."""
         return cast("Client", self)
+
+    async def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
+        """The object of this name. Raises NotFound."""
+        for body in self.objects[kind]:
+            if (body["metadata"]["name"], body["metadata"].get("namespace")) == (name, namespace):
+                return body
+        raise NotFound(f"get {kind} {name}", 404, "NotFound", "it is not there")
 
     async def list(self, kind: Kind, **_: Any) -> Listing:
         """All objects of the kind."""

@@ -59,6 +59,8 @@ def test_every_mistake_is_told_not_only_the_first(tmp_path: Path) -> None:
         (changed(rollout={"maxUnavailable": 0}), "spec.rollout.maxUnavailable: write a number of nodes"),
         (changed(layouts=[{"name": "a", "match": {"all": True}, "type": "Equal"}]), "spec.layouts[0].equal: type Equal says how"),
         (changed(layouts=[{"name": "a", "match": {}, "type": "Whole"}]), "spec.layouts[0].match: matches no GPU"),
+        (changed(rollout={"drain": {"force": True}}), "spec.rollout.drain.force: is about evictions, and only mode: Evict evicts"),
+        (changed(rollout={"drain": {"mode": "Evict", "waitForCompletion": {}}}), "selects no pod in particular"),
         (changed(layout=[]), "spec.layout: Extra inputs are not permitted"),
         ("text", "no Kubernetes object: it has no kind"),
         ({**policy(), "apiVersion": "gpupartition.dev/v9"}, "write gpupartition.dev/v1alpha1"),

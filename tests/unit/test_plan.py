@@ -74,6 +74,29 @@ async def test_a_node_that_is_waited_for_has_a_wave_and_names_its_holders() -> N
     assert findings(found) == ("blocked",)
 
 
+async def test_who_would_be_evicted_is_named_apart_from_those_who_are_waited_for() -> None:
+    fleet = Fleet(3)
+    for node, claim, kind in (("node-1", "team-a/web", "ReplicaSet"), ("node-2", "team-a/bare", "")):
+        fleet.hold(node, claim=claim)
+        fleet.run(claim, kind=kind)
+    found = await plan(fleet, rollout={"drain": {"mode": "Evict"}})
+    assert waves(found) == [["node-3"], ["node-1"], ["node-2"]]
+    nodes = {n.node: n for n in found.nodes}
+    assert (nodes["node-1"].evicted, nodes["node-1"].blockers) == (("team-a/web",), ())
+    assert (nodes["node-2"].evicted, [b.reason for b in nodes["node-2"].blockers]) == ((), ["NoController"])
+    assert sentence(found).endswith("1 pod would be evicted: team-a/web; 1 is blocked by team-a/bare")
+    assert findings(found) == ("blocked", "evict")
+
+
+async def test_nobody_would_be_evicted_from_a_node_whose_turn_does_not_come() -> None:
+    fleet = Fleet(2)
+    fleet.hold("node-1")
+    fleet.run("team-a/job-7")
+    found = await plan(fleet, rollout={"limit": 1, "drain": {"mode": "Evict"}})
+    assert waves(found) == [["node-2"]]
+    assert "evict" not in findings(found)
+
+
 async def test_the_same_devices_from_another_config_are_a_restart_that_holders_do_not_block() -> None:
     fleet = Fleet(2)
     for node in fleet.nodes:
@@ -206,5 +229,5 @@ async def test_programs_see_everything_in_names_that_stay() -> None:
     assert list(data) == [
         "policy", "driver", "summary", "refused", "opens", "findings", "waves", "stop", "nodes", "capacity",
     ]  # fmt: skip
-    assert list(data["nodes"][0]) == ["node", "state", "wave", "change", "gained", "lost", "blockers", "why"]
+    assert list(data["nodes"][0]) == ["node", "state", "wave", "change", "gained", "lost", "evicted", "blockers", "why"]
     assert data["waves"] == [["node-1"]]

@@ -446,7 +446,7 @@ class Rollout(Model, json_schema_extra=checks(*rules.ROLLOUT)):
     """How fast, and how far."""
 
     paused: bool = False
-    """No further node is taken; a node that is being changed is finished."""
+    """No further node is taken, and nobody is evicted; a node that is being changed is finished."""
     limit: NodeCount = "100%"
     """At most so many nodes get the new layouts: a number, or a percentage of the matching nodes (rounded down, at least 1). Raise it step by
     step: 1, then "10%", then "100%"."""
@@ -469,7 +469,8 @@ class Rollout(Model, json_schema_extra=checks(*rules.ROLLOUT)):
     """After so many seconds in which nothing moved though something should, Stalled is True and says what is waited for; the operator goes on
     trying. 0: never."""
     windows: Annotated[list[Window], Field(max_length=16)] = []
-    """When nodes may be taken; a node that is being changed when the last window closes is finished. Without any: at any time."""
+    """When nodes may be taken; a node that is being changed when the last window closes is finished, but nobody is evicted
+    outside of them. Without any: at any time."""
     drain: Drain = Drain()
     """What is done about pods that hold devices which would change."""
 

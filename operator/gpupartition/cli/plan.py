@@ -16,8 +16,10 @@ from gpupartition.controller.caches import Caches
 from gpupartition.controller.forecast import Forecast
 from gpupartition.controller.intent import Intents, Policy
 from gpupartition.controller.ledger import Ledger
+from gpupartition.controller.occupants import Occupants
 from gpupartition.controller.probe import Probe
 from gpupartition.controller.records import DRIVERS, POLICIES
+from gpupartition.controller.refusals import Refusals
 from gpupartition.controller.scope import Scope, read_scope
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.controller.world import Reader
@@ -142,7 +144,8 @@ async def foresee(
     intents = Intents(caches, Probe(client, dry_runs=False))
     ledger = Ledger(client, caches, ignore_not_ready=settings.ignore_not_ready)
     reader = Reader(client, caches, intents, Stopwatch(), settings.limits)
-    forecast = Forecast(caches, reader, ledger, ignore_not_ready=settings.ignore_not_ready)
+    occupants = Occupants(client, Refusals(), namespace=settings.namespace)
+    forecast = Forecast(caches, reader, ledger, ignore_not_ready=settings.ignore_not_ready, occupants=occupants)
     shared = {policies[name]["spec"]["driver"] for name in asked}
     scopes = [
         await _scope(body, drivers, policies, caches=caches, intents=intents)

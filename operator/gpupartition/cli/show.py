@@ -24,7 +24,9 @@ def _policy(plan: Plan) -> Iterator[str]:
     rows = [n for n in plan.nodes if n.fate is not Fate.UP_TO_DATE]
     if rows:
         yield ""
-        yield from _grid(("WAVE", "NODE", "STATE", "CHANGE", "DEVICES", "BLOCKED BY", "WHY"), [_row(n) for n in rows])
+        yield from _grid(
+            ("WAVE", "NODE", "STATE", "CHANGE", "DEVICES", "EVICTS", "BLOCKED BY", "WHY"), [_row(n) for n in rows]
+        )
     moved = capacity(plan)
     if any(m.before != m.after for m in moved):
         yield ""
@@ -33,9 +35,21 @@ def _policy(plan: Plan) -> Iterator[str]:
 
 def _row(node: NodePlan) -> tuple[str, ...]:
     devices = f"+{len(node.gained)} -{len(node.lost)}" if node.gained or node.lost else ""
-    who = sorted({b.pod or b.claim for b in node.blockers})
-    blockers = ", ".join(who[:2]) + (f" and {len(who) - 2} more" if len(who) > 2 else "")
-    return str(node.wave or "-"), node.node, str(node.fate), node.change, devices, blockers, node.why
+    blockers = _some(sorted({b.pod or b.claim for b in node.blockers}))
+    return (
+        str(node.wave or "-"),
+        node.node,
+        str(node.fate),
+        node.change,
+        devices,
+        _some(node.evicted),
+        blockers,
+        node.why,
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 
 
 def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -69,6 +83,7 @@ def _data(plan: Plan) -> dict[str, Any]:
                 "change": n.change,
                 "gained": list(n.gained),
                 "lost": list(n.lost),
+                "evicted": list(n.evicted),
                 "blockers": [
                     {"claim": b.claim, "pod": b.pod, "device": b.device, "reason": b.reason} for b in n.blockers
                 ],

@@ -40,7 +40,8 @@ class Evictor:
             policy = reading.record.spec.policy_ref.name
             await self._recorder.evicted(name, effect.uid, node=reading.record.name, policy=policy, devices=devices)
         try:
-            await carry_out(self._client, effect)
+            if await carry_out(self._client, effect):
+                log.info("%s: %s", type(effect).__name__, name, extra={"node": reading.record.name})
         except ApiError as error:
             await self._understand(reading, effect, error)
 

@@ -8,21 +8,31 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
-from gpupartition.api.v1alpha1 import NodeStateSpec, NodeStateStatus, PolicyRef
+from gpupartition.api.v1alpha1 import DrainMode, NodeStateSpec, NodeStateStatus, PolicyRef
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.ledger import Ledger
+from gpupartition.controller.occupants import Occupants
 from gpupartition.controller.records import Record
 from gpupartition.controller.scope import Scope, ledger_of, standing
 from gpupartition.controller.world import Reader
 from gpupartition.domain.admission import Standing
 from gpupartition.domain.plan import Candidate, Lane, Plan, plan
-from gpupartition.domain.world import State
+from gpupartition.domain.world import State, World
 
 
 class Forecast:
-    """Plans from the copies alone: it asks the API server nothing, and writes nothing."""
+    """Plans from the copies, and writes nothing. With `occupants` it asks the API server who would be evicted, else it asks nothing."""
 
-    def __init__(self, caches: Caches, reader: Reader, ledger: Ledger, *, ignore_not_ready: timedelta) -> None:
+    def __init__(
+        self,
+        caches: Caches,
+        reader: Reader,
+        ledger: Ledger,
+        *,
+        ignore_not_ready: timedelta,
+        occupants: Occupants | None = None,
+    ) -> None:
+        self._occupants = occupants
         self._caches = caches
         self._reader = reader
         self._ledger = ledger
@@ -61,10 +71,16 @@ class Forecast:
             name=record.name,
             uid=record.spec.node_uid,
             state=record.state,
-            world=reading.world,
+            world=await self._with_occupants(reading.world),
             stand=stand,
             problem="; ".join(str(p) for p in reading.intent.problems[:3]),
         )
+
+    async def _with_occupants(self, world: World) -> World:
+        if self._occupants is None or world.drain.mode is not DrainMode.EVICT or not world.holders:
+            return world
+        seen = await self._occupants.look(tuple(world.holders), world.observed, world.drain)
+        return replace(world, holders=seen.holders, occupants=seen.occupants, monitors=seen.monitors)
 
 
 class Observer:

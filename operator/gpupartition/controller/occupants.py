@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
 from gpupartition import names
-from gpupartition.api.v1alpha1 import Phase
+from gpupartition.api.v1alpha1 import Drain, Phase
 from gpupartition.controller.intent import Policy
 from gpupartition.controller.records import NODE_STATES, POLICIES, Record
 from gpupartition.controller.refusals import Refusals
@@ -47,17 +47,19 @@ class Occupants:
         """Read everybody who is in the way of a node that is being drained, or is about to change."""
         assert policy is not None, "only a policy says Evict"
         assert policy.spec is not None, "only a policy says Evict"
-        pods = await self._pods(held, observed)
         # After the assignment nobody only looks on any more: whoever has a device has slipped past the quiesce.
         used = bool(state.step) and observed.step == state.step
-        lookers = () if used else monitoring(held, pods, policy.spec.rollout.drain)
-        holders = tuple(h for h in held if h not in lookers)
-        return Seen(
-            holders=holders,
-            occupants=_of(holders, pods),
-            monitors=_of(lookers, pods),
-            no_eviction=await self._no_eviction(policy, now) if pods else "",
-        )
+        seen = await self.look(held, observed, policy.spec.rollout.drain, lookers=not used)
+        return replace(seen, no_eviction=await self._no_eviction(policy, now) if held else "")
+
+    async def look(
+        self, held: tuple[Holder, ...], observed: Observation, drain: Drain, *, lookers: bool = True
+    ) -> Seen:
+        """Read the pods of holders, and tell those that only look on, if any may."""
+        pods = await self._pods(held, observed)
+        looking = monitoring(held, pods, drain) if lookers else ()
+        holders = tuple(h for h in held if h not in looking)
+        return Seen(holders=holders, occupants=_of(holders, pods), monitors=_of(looking, pods))
 
     async def stands(self, record: Record) -> bool:
         """Whether a record is still the one that was read, and nobody has said stop since."""

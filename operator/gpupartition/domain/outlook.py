@@ -77,11 +77,18 @@ def _by_whom(nodes: Sequence[NodePlan]) -> str:
     return f"{_are(nodes)} blocked by {', '.join(holders[:3])}{more}"
 
 
+def _evicts(nodes: Sequence[NodePlan]) -> str:
+    pods = sorted({pod for n in nodes for pod in n.evicted})
+    more = f" and {len(pods) - 3} more" if len(pods) > 3 else ""
+    return f"{len(pods)} pod{'s' if len(pods) > 1 else ''} would be evicted: {', '.join(pods[:3])}{more}"
+
+
 def _why(word: str) -> Callable[[Sequence[NodePlan]], str]:
     return lambda nodes: f"{_are(nodes)} {word}: {nodes[0].node}: {nodes[0].why}"
 
 
 _REMARKS: Final[Sequence[tuple[Callable[[NodePlan], bool], Callable[[Sequence[NodePlan]], str]]]] = (
+    (lambda node: bool(node.evicted), _evicts),
     (_blocked, _by_whom),
     (_is(Fate.NOT_READY), lambda nodes: f"{_are(nodes)} not Ready"),
     (_is(Fate.FAILED), _why("failed")),
@@ -97,7 +104,7 @@ FINDINGS: Final[Mapping[str, Callable[[Plan], bool]]] = {
         bool(plan.refused) or any(n.fate in {Fate.REFUSED, Fate.SKIPPED, Fate.CONTESTED} for n in plan.nodes)
     ),
     "failed": lambda plan: any(n.fate is Fate.FAILED for n in plan.nodes),
-    "evict": lambda _: False,  # no drain mode ends a pod
+    "evict": lambda plan: any(n.evicted for n in plan.nodes),
 }
 
 

@@ -13,10 +13,11 @@ from enum import StrEnum
 from itertools import count
 from typing import Final
 
-from gpupartition.api.v1alpha1 import Blocker, Grant, Phase
+from gpupartition.api.v1alpha1 import Blocker, DrainMode, Grant, Phase
 from gpupartition.domain.admission import Admission, Rules, Standing, admit, order
 from gpupartition.domain.backend import Observation
 from gpupartition.domain.changes import blockers_of, change_class
+from gpupartition.domain.eviction import spared
 from gpupartition.domain.lifecycle import advance
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.rest import rest
@@ -81,7 +82,8 @@ CHANGING: Final = frozenset(
 class NodePlan:
     """One node: in which wave it begins (0: in none), how deep the change goes, its devices, who is in the way, and why.
 
-    `gained` and `lost` are names of devices; one that stays under its name but becomes something else is in both.
+    `gained` and `lost` are names of devices; one that stays under its name but becomes something else is in both. `evicted` are pods that would
+    be evicted, as far as their disruption budgets allow it; `blockers` are those who are waited for.
     """
 
     node: str
@@ -91,6 +93,7 @@ class NodePlan:
     gained: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     blockers: tuple[Blocker, ...] = ()
+    evicted: tuple[str, ...] = ()
     why: str = ""
 
 
@@ -245,7 +248,8 @@ class _Course:
             change=change,
             gained=tuple(sorted(then.vanishing(now.pool))),
             lost=tuple(sorted(now.pool.vanishing(then))),
-            blockers=tuple(blockers_of(looked, node.world)) if fate in CHANGING else (),
+            blockers=tuple(b for b in blockers_of(looked, node.world) if fate in CHANGING and b.reason != "Evicting"),
+            evicted=_evicted(node.world) if fate in {Fate.STARTS, Fate.UNDER_WAY} else (),
             why=why,
         )
 
@@ -266,6 +270,12 @@ class _Course:
             (not first.ready, Fate.NOT_READY, "the node is not Ready"),
         ]
         return next(((fate, why) for holds, fate, why in rows if holds), (Fate.WAITS, stop))
+
+
+def _evicted(world: World) -> tuple[str, ...]:
+    """The pods that the node's drain ends, in the order of their names; those that only look on too."""
+    leaving = [p.name for p in world.occupants if not spared(p, world.drain)] + [p.name for p in world.monitors]
+    return tuple(sorted(leaving)) if world.drain.mode is DrainMode.EVICT else ()
 
 
 def _done(node: Standing) -> bool:
@@ -322,6 +332,8 @@ def _as_hoped(state: State, world: World) -> World:
         observed=seen,
         quiesce=None if opened else Quiesce(active=True, proven=True, watched=LONG),
         holders=(),
+        occupants=(),
+        monitors=(),
         idle=LONG,
         matched=LONG,
         config_touched=world.now,
