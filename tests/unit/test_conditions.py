@@ -66,6 +66,9 @@ SKIPPED: Final = node(
 DRIFTED: Final = node("d", Phase.PENDING, reason="Drift", message="published the wanted layout and no longer does: x")
 HOLDER: Final = Blocker(node="h", claim="team/claim", pod="team/pod", device="gpu-0", reason="Allocated", since=T0)
 HELD: Final = node("h", Phase.DRAINING, blockers=[HOLDER])
+REFUSING: Final = HOLDER.model_copy(update={"reason": "EvictionBlocked", "pdb": "team/web"})
+KEPT: Final = node("h", Phase.DRAINING, blockers=[REFUSING])
+UNDRAINED: Final = node("u", Phase.ROLLED_BACK, reason="DrainingFailed", message="holders did not end", halted=True)
 
 
 def rollout(*nodes: Node, reason: str = "", words: str = "", **more: Any) -> Rollout:
@@ -111,6 +114,12 @@ TABLE: Final = (
         reconciling=True,
     ),
     Row("draining under holders", rollout(HELD, reason="RollingOut"), False, "WaitingForHolders", reconciling=True),
+    Row("an eviction refused", rollout(KEPT, reason="RollingOut"), False, "EvictionBlocked", reconciling=True),
+    Row(
+        "one refused, others moving", rollout(KEPT, MOVING, reason="RollingOut"), False, "RollingOut", reconciling=True
+    ),
+    Row("one refused, and paused", rollout(KEPT, reason="Paused"), False, "Paused"),
+    Row("not drained in time", rollout(DONE, UNDRAINED), False, "RolloutHalted", stalled=True),
     Row("held, others moving", rollout(HELD, MOVING, reason="RollingOut"), False, "RollingOut", reconciling=True),
     Row("budget used up", rollout(WAITING, reason="BudgetExhausted"), False, "BudgetExhausted", reconciling=True),
     Row("ledger full", rollout(WAITING, reason="LedgerFull"), False, "LedgerFull", reconciling=True),
@@ -247,6 +256,10 @@ def test_stalled_names_where_why_and_what_to_do(of: Rollout, words: str) -> None
     [
         (rollout(DONE, MOVING), "1 of 2 nodes are verified, 1 in progress"),
         (rollout(DONE), "all 1 nodes are verified"),
+        (
+            rollout(KEPT),
+            "node h waits for claim team/claim of pod team/pod, whose eviction is refused by PodDisruptionBudget team/web",
+        ),
         (rollout(DONE, DRIFTED), "node d published the wanted layout and no longer does: x"),
         (rollout(conflicts=["x", "y"]), "also claimed by another policy: x, y; narrow one of the selectors"),
         (rollout(WAITING, spec=OBSERVE, would_change=1), "1 of 1 nodes would change; nothing is touched"),
