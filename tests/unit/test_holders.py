@@ -26,7 +26,9 @@ def seen(*claims: dict[str, Any]) -> tuple[Holder, ...]:
     return holders(claims, node="node-a", driver=DRIVER, pool=POOL)
 
 
-GROUP: dict[str, Any] = {"reservedFor": [{"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "train", "uid": "u"}]}
+GROUP: dict[str, Any] = {
+    "reservedFor": [{"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "train", "uid": "u"}]
+}
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.controller.summary import Summary
 from gpupartition.controller.world import Reader
 from gpupartition.domain.world import AT_REST
-from gpupartition.kube import ApiError, Client
+from gpupartition.kube import ApiError, Client, Conflict
 from gpupartition.kube.lease import Elector
 from gpupartition.kube.workqueue import ShutDown, WorkQueue
 from gpupartition.settings import Settings
@@ -184,6 +184,10 @@ class Operator:
             try:
                 with TURNS.labels(loop=loop).time():
                     again = await reconcile(name)
+            except Conflict as error:
+                queue.failed(name)  # somebody wrote first: the ordinary way in which two writers find out, and no news
+                log.debug("%s; looking again", error, extra={loop: name})
+                continue
             except ApiError as error:
                 pause = queue.failed(name)
                 log.warning("%s; looking again in %.1f s", error, pause, extra={loop: name})

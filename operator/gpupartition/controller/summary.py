@@ -110,7 +110,7 @@ class Summary:
         return await self._observer.of(scope)
 
     async def driver(self, driver: Driver, body: Object) -> None:
-        """Say on the driver whether its installation is as it must be."""
+        """Say on the driver whether its installation is as it must be. Raises Conflict: then the turn begins again."""
         problems, generation = driver.problems, body["metadata"].get("generation", 0)
         status = DriverStatus.model_validate(body.get("status", {}))
         former = next((c for c in status.conditions if c.type == "Ready"), None)
@@ -131,10 +131,7 @@ class Summary:
         )
         conditions = [*(c for c in status.conditions if c.type != "Ready"), ready]
         new = status.model_copy(update={"conditions": conditions, "observed_generation": generation})
-        try:
-            await self._client.replace(DRIVERS, {**body, "status": dump(new)}, subresource="status")
-        except Conflict:
-            return
+        await self._client.replace(DRIVERS, {**body, "status": dump(new)}, subresource="status")
 
     async def _write(self, body: Object, policy: Policy, status: PolicyStatus) -> timedelta | None:
         if status == policy.status:
