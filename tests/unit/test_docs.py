@@ -1,12 +1,66 @@
-"""What the documentation says of the code is made from the code."""
+"""Pages are held to what they speak of: the code, the files, the commands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
 
 import pytest
+import yaml
 from tests.unit import phase_table
+
+from gpupartition.api import crd
+from gpupartition.controller.intent import Policy
+from gpupartition.names import GROUP
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+TARGETS = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
 
 
 def test_the_architecture_page_shows_the_phase_table_as_it_is() -> None:
-    if not phase_table.PAGE.exists():
-        pytest.skip("the page is not written yet")
-    page = phase_table.PAGE.read_text()
+    page = phase_table.PAGE.read_text(encoding="utf-8")
     assert phase_table.BEGIN in page, f"{phase_table.PAGE} has no {phase_table.BEGIN} … {phase_table.END} for the table"
     assert phase_table.written(page) == page, "run `python -m tests.unit.phase_table`, then look at what has changed"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    targets = [t for t in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text) if "://" not in t]
+    assert [t for t in targets if not (page.parent / t).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_that_a_page_names_is_there(page: Path) -> None:
+    named = set(re.findall(r"(?:^|`)make ([a-z][a-z0-9-]*)", page.read_text(encoding="utf-8"), re.MULTILINE))
+    assert named - TARGETS == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_and_folders_in_code_type_exist(page: Path) -> None:
+    roots = ("manifests", "testbed", "tests", "docs", "crds", "operator")
+    named = set(re.findall(rf"`((?:{'|'.join(roots)})/[\w./-]+)`", page.read_text(encoding="utf-8")))
+    assert sorted(n for n in named if not (ROOT / n).exists()) == []
+
+
+@pytest.mark.parametrize("text", blocks(README, "yaml"))
+def test_the_policy_that_the_readme_shows_is_understood(text: str) -> None:
+    body = yaml.safe_load(text)
+    policy = Policy.read({**body, "metadata": {**body["metadata"], "uid": "u"}})
+    assert policy.spec is not None, policy.problems
+    assert body["apiVersion"].startswith(GROUP)
+
+
+def test_the_readme_prints_the_columns_that_kubectl_prints() -> None:
+    shown = {tuple(line.split()) for line in README.splitlines() if line.startswith("NAME ")}
+    columns = {
+        kind.plural: ("NAME", *(c.name.upper() for c in kind.columns if not c.wide)) for kind in crd.KINDS
+    }
+    assert shown <= set(columns.values()), columns
+    assert len(shown) == 2
