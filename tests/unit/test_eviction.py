@@ -151,6 +151,10 @@ def test_a_pod_that_was_refused_until_the_time_was_over_is_deleted_only_where_th
     assert done(draining(occupant, drain=force)) == []
     assert done(draining(occupant, drain=force, **late)) == [DeleteHolder(namespace="team", name="a", uid="uid-a")]
     assert done(draining(occupant, drain=EVICT, **late)) == []
+    forbidden = pod("a", refusal=replace(BLOCKED, reason="EvictionForbidden"))
+    assert done(draining(forbidden, drain=force, **late)) == [], (
+        "what the operator may not do it does not try all the time"
+    )
     spared_still = pod("b", annotations={"gpupartition.dev/do-not-disrupt": "true"})
     assert done(draining(spared_still, drain=force, **late)) == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Final
 
 from gpupartition.controller.actuator import carry_out
 from gpupartition.controller.events import Recorder
@@ -13,6 +14,8 @@ from gpupartition.controller.world import Reading
 from gpupartition.domain.effects import DeleteHolder, EvictPod
 from gpupartition.domain.eviction import Pod, budgets_of
 from gpupartition.kube import POD_DISRUPTION_BUDGETS, ApiError, Client, Forbidden, Object, TooManyRequests
+
+REFUSED: Final = {400, 403, 422}  # no right, or an admission policy or a webhook said no, each in its own way
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +51,7 @@ class Evictor:
     async def _understand(self, reading: Reading, effect: EvictPod | DeleteHolder, error: ApiError) -> None:
         causes = {cause.get("reason", "") for cause in error.details.get("causes") or ()}
         budgets: tuple[str, ...] = ()
-        if isinstance(error, Forbidden):
+        if error.status in REFUSED:
             reason = "NamespaceTerminating" if "NamespaceTerminating" in causes else "EvictionForbidden"
         else:
             reason = "EvictionBlocked"

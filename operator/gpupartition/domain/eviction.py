@@ -120,8 +120,13 @@ def monitoring(held: Iterable[Holder], occupants: Sequence[Occupant], drain: Dra
 
 
 def next_to_go(occupants: Iterable[Occupant], drain: Drain, *, forced: bool = False) -> Occupant | None:
-    """The pod to be evicted now. One that was refused rests first, unless what follows is `forced`."""
-    return next((p for p in occupants if not spared(p, drain) and (forced or not p.resting)), None)
+    """The pod to be evicted now. One that was refused rests first; `forced`: not because of a disruption budget."""
+
+    def rests_now(pod: Occupant) -> bool:
+        by_budget = pod.refusal is not None and pod.refusal.reason == "EvictionBlocked"
+        return bool(pod.resting) and not (forced and by_budget)
+
+    return next((p for p in occupants if not spared(p, drain) and not rests_now(p)), None)
 
 
 def rests(occupants: Iterable[Occupant], drain: Drain) -> timedelta | None:
