@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from tests.unit.worlds import HALVES, LONG, NEVER, QUARTERS, T0, WHOLE, world
 
-from gpupartition.api.v1alpha1 import DrainMode, DriverSpec, Grant, NodeStateStatus, Phase
+from gpupartition.api.v1alpha1 import Drain, DrainMode, DriverSpec, Grant, NodeStateStatus, OnTimeout, Phase
 from gpupartition.backends.example import ExampleDriver
 from gpupartition.domain.backend import Config, NodeFacts, Observation
 from gpupartition.domain.changes import change_class
@@ -59,6 +59,7 @@ class View(NamedTuple):
     asked: bool
     bug: str
     evicts: bool = False
+    halts: bool = False
 
 
 class Decision(NamedTuple):
@@ -154,7 +155,10 @@ def turn_of(view: View) -> tuple[NodeStateStatus, World]:
         grant_stands=view.grant_stands,
         way_back=LAYOUTS[view.label],
         retry="again" if view.asked else "",
-        drain=DrainMode.EVICT if view.evicts else DrainMode.WAIT,
+        drain=Drain(
+            mode=DrainMode.EVICT if view.evicts else DrainMode.WAIT,
+            on_timeout=OnTimeout.HALT if view.halts else OnTimeout.SKIP,
+        ),
     )
     return state, replace(turn, fresh=_name("s", FRESH), occupants=(POD,) if view.evicts and holders else ())
 

@@ -128,6 +128,7 @@ class Rollout:
     deletion: bool = False
     patient: bool = False  # no limit is ever over
     evicts: bool = False  # pods never end by themselves
+    halts: bool = False  # a node that is not drained in time counts as failed
     bug: str = ""
 
     def initial(self) -> State:
@@ -258,6 +259,7 @@ class Rollout:
                 asked=asked,
                 bug=self.bug,
                 evicts=self.evicts,
+                halts=self.halts,
             )
             for overdue in ((False,) if record.at_rest or self.patient else (False, True))
             for asked in ((False, True) if record.phase is Phase.FAILED else (False,))

@@ -24,6 +24,7 @@ SOUND: Final = {
     "a policy and a node that are deleted": Rollout(departures=1, deletion=True),
     "two nodes": Rollout(nodes=2, workers=1),
     "pods that have to be evicted": Rollout(evicts=True),
+    "pods that do not end in time, and that is a failure": Rollout(halts=True, path=(1, 2), deletion=True),
     "another target, and pods that have to be evicted": Rollout(path=(1, 2), evicts=True, workers=1),
 }
 
