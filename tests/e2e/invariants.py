@@ -75,6 +75,8 @@ class Sight:
     slices: dict[str, Object] = field(default_factory=dict)
     drivers: dict[str, Object] = field(default_factory=dict)
     policies: dict[str, Object] = field(default_factory=dict)
+    unruly: set[str] = field(default_factory=set)
+    """UIDs of the nodes whose driver has ever published something else than it was told: what was sold there is its own fault."""
 
     def see(self, instant: Instant) -> None:
         """Go on to the next instant."""
@@ -82,12 +84,17 @@ class Sight:
         if instant.change is None:
             for kind, known in self._known().items():
                 known.update({_key(body): body for body in instant.objects(kind)})
+            self._watch_drivers()
             return
         known = self._known().get(instant.change.kind, {})
         key = _key(instant.change.body)
         self.before = known.pop(key, None)
         if instant.change.what != "DELETED":
             known[key] = instant.change.body
+        self._watch_drivers()
+
+    def _watch_drivers(self) -> None:
+        self.unruly |= {uid_of(body) for body in self.nodes.values() if "wrong-layout" in notes(body).get(FAULT, "")}
 
     def _known(self) -> dict[Any, dict[str, Object]]:
         return {
@@ -214,7 +221,7 @@ class NoChangeUnderAHolder:
 
 
 class HeldDevicesStay:
-    """A held device stays what it is, as long as its driver publishes a whole pool and does what it was told."""
+    """A held device stays what it is, as long as its driver publishes a whole pool, and has always done what it was told."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, str, str], tuple[str, Object]] = {}
@@ -226,13 +233,13 @@ class HeldDevicesStay:
         known, self._held = self._held, {}
         for holding in now.held():
             claim, node, name = holding
-            uid = now.nodes.get(node, {}).get("metadata", {}).get("uid", "")
+            uid = uid_of(now.nodes.get(node, {}))
             there = pools.get(node, {}).get(name)
             since, device = known.get(holding) or (uid, there)
             if device is None:
                 continue
             self._held[holding] = (since, device)
-            if since != uid or not pools[node] or "wrong-layout" in fault(now, node):
+            if since != uid or not pools[node] or uid in now.unruly:
                 continue
             if there is None or there.get("consumesCounters") != device.get("consumesCounters"):
                 yield f"{name} of {node} became {there and there.get('consumesCounters')} while claim {claim} has it"
@@ -254,10 +261,10 @@ class NoGpuTwice:
         taken: dict[tuple[str, str], list[tuple[Fraction, str]]] = defaultdict(list)
         for holding in now.held():
             claim, node, device = holding
-            uid = now.nodes.get(node, {}).get("metadata", {}).get("uid", "")
+            uid = uid_of(now.nodes.get(node, {}))
             drawn = self._seen[node, uid].get(device)
             weight = known.get(holding) or (drawn and (uid, *drawn))
-            if weight is None or weight[0] != uid or "wrong-layout" in fault(now, node):
+            if weight is None or weight[0] != uid or uid in now.unruly:
                 continue
             self._weights[holding] = weight
             taken[node, weight[1]].append((weight[2], f"{claim} has {device}"))
@@ -479,9 +486,9 @@ def notes(body: Object) -> dict[str, str]:
     return body["metadata"].get("annotations") or {}
 
 
-def fault(now: Sight, node: str) -> str:
-    """The fault switches of a node's driver."""
-    return notes(now.nodes[node]).get(FAULT, "") if node in now.nodes else ""
+def uid_of(body: Object) -> str:
+    """An object's UID; "" where there is none."""
+    return str(body.get("metadata", {}).get("uid", ""))
 
 
 def line(change: Change) -> str:

@@ -329,7 +329,9 @@ def test_every_law_is_broken_by_some_story() -> None:
 
 def test_a_driver_that_misbehaves_on_purpose_is_not_held_against_the_operator() -> None:
     faulty = node("half", name="b", fault="wrong-layout=parts")
-    assert broken([claim(1, "gpu-0-part-0", name="b"), faulty, published(3, 2, name="b")]) == {}
+    mended = [node("half", name="b"), published(2, 3, name="b"), claim(3, "gpu-0-full", name="b")]
+    unruly = [faulty, published(3, 2, name="b"), claim(2, "gpu-0-part-2", name="b"), *mended]
+    assert broken([claim(1, "gpu-0-part-0", name="b"), *unruly]) == {}
 
 
 def test_a_node_that_comes_back_under_its_name_owes_nothing_to_the_claims_of_the_former_one() -> None:
