@@ -35,7 +35,7 @@ class Evictor:
         An eviction carries no proof but the pod's UID. So the record is read once more right before it: what a worker that is stopped just
         then has decided is one pod, which held a device of a node that was being drained.
         """
-        if not await self._occupants.stands(reading.record):
+        if not await self._occupants.stands(reading.record, reading.policy):
             return
         name = f"{effect.namespace}/{effect.name}"
         if self._refusals.of(effect.uid) is None:

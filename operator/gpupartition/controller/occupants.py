@@ -61,13 +61,16 @@ class Occupants:
         holders = tuple(h for h in held if h not in looking)
         return Seen(holders=holders, occupants=_of(holders, pods), monitors=_of(looking, pods))
 
-    async def stands(self, record: Record) -> bool:
-        """Whether a record is still the one that was read, and nobody has said stop since."""
+    async def stands(self, record: Record, policy: Policy | None) -> bool:
+        """Whether record and policy are still those that were read, and nobody has said stop since."""
         now = await self._maybe(NODE_STATES, record.name)
         if now is None or now["metadata"]["resourceVersion"] != record.resource_version:
             return False
-        policy = await self._maybe(POLICIES, record.spec.policy_ref.name)
-        return not await self._no_eviction(Policy.read(policy) if policy else None, datetime.now(UTC))
+        body = await self._maybe(POLICIES, record.spec.policy_ref.name)
+        latest = Policy.read(body) if body else None
+        if latest is None or policy is None or latest.generation != policy.generation:
+            return False
+        return not await self._no_eviction(latest, datetime.now(UTC))
 
     async def _pods(self, held: tuple[Holder, ...], observed: Observation) -> tuple[Occupant, ...]:
         """The pods of these holders, as long as they are the very ones that their claims are reserved for."""
@@ -87,10 +90,10 @@ class Occupants:
 
     async def _no_eviction(self, policy: Policy | None, now: datetime) -> str:
         """Why nobody is evicted now, whatever the drain mode says; "" when somebody may be."""
-        if policy is None or policy.spec is None or policy.problems or policy.deleting:
+        if policy is None or policy.spec is None or policy.problems:
             return "the policy is gone or refused"
         rollout, status = policy.spec.rollout, policy.status
-        if rollout.paused or policy.spec.mode != "Enforce":
+        if (rollout.paused or policy.spec.mode != "Enforce") and not policy.deleting:
             return "the policy is paused"
         if not windows.open_at(rollout.windows, now):
             return f"it is outside of the window: {windows.announce(rollout.windows, now)}"
