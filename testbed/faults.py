@@ -13,6 +13,7 @@ one, rolled back to, works:
 | `crash-loop`               | CrashLoopBackOff, restarts counted   | untouched; nobody is connected, so the kubelet wipes it |
 | `wrong-layout[=missing]`   | Ready                                | published without its last device                      |
 | `wrong-layout=parts`       | Ready                                | published with one part more per GPU                   |
+| `wrong-layout=gpu`         | Ready                                | published without its last GPU                         |
 | `publishes-nothing`        | Ready                                | untouched, not even looked after                       |
 | `loses-slices-after=SECONDS` | Ready                              | published; deleted so long after the start, not restored |
 """
@@ -38,7 +39,7 @@ ARGUMENTS: Final = {
     "slow-start": (r"\d+(\.\d+)?", None),
     "never-ready": (r"", ""),
     "crash-loop": (r"", ""),
-    "wrong-layout": (r"missing|parts", "missing"),
+    "wrong-layout": (r"missing|parts|gpu", "missing"),
     "publishes-nothing": (r"", ""),
     "loses-slices-after": (r"\d+(\.\d+)?", None),
 }
@@ -125,6 +126,8 @@ def crash(age: float, message: str) -> Behaviour:
 def _drawn(settings: Settings, how: str | None) -> list[dict[str, Any]]:
     if how == "parts":
         return draw(replace(settings, partitions=settings.partitions + 1))
+    if how == "gpu":
+        return draw(replace(settings, devices=settings.devices - 1))
     slices = draw(settings)
     if how == "missing":
         slices[-1] = {"devices": slices[-1]["devices"][:-1]}
@@ -148,4 +151,4 @@ def _switch(text: str) -> Fault:
 
 
 def _form(form: str) -> str:
-    return {"": "no argument", "missing|parts": "=missing or =parts"}.get(form, "=SECONDS")
+    return {"": "no argument", "missing|parts|gpu": "=missing, =parts or =gpu"}.get(form, "=SECONDS")

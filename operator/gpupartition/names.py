@@ -29,11 +29,16 @@ RETRY: Final = f"{GROUP}/retry"
 ACCEPT_NO_ROLLBACK: Final = f"{GROUP}/accept-no-rollback"
 SKIP: Final = f"{GROUP}/skip"
 DO_NOT_DISRUPT: Final = f"{GROUP}/do-not-disrupt"
+ACCEPT_DRIFT: Final = f"{GROUP}/accept-drift"
+ABANDON: Final = f"{GROUP}/abandon"
 
 FINALIZER: Final = f"{GROUP}/in-flight"
 
 # The taint that a quiesced node's devices carry.
 TAINT_KEY: Final = f"{GROUP}/repartitioning"
+
+# The taint that a node can be born with: no pod is scheduled to it before its first layout is verified.
+STARTUP_TAINT: Final = f"{GROUP}/not-ready"
 
 
 def taint_rule(node: str, uid: str) -> str:

@@ -10,9 +10,10 @@ import inspect
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar, overload
 
@@ -116,7 +117,14 @@ class Cluster:
         await eventually(lambda: self.client.get(SERVICE_ACCOUNTS, "default", namespace=name))
         return name
 
-    async def nodes(self, count: int = 1, *, pool: str = "gpu", labels: Mapping[str, str] | None = None) -> list[str]:
+    async def nodes(
+        self,
+        count: int = 1,
+        *,
+        pool: str = "gpu",
+        labels: Mapping[str, str] | None = None,
+        taints: Sequence[Object] = (),
+    ) -> list[str]:
         """Make Ready nodes, alternating between two zones. `pool: gpu` gets the shared example driver, another only its own."""
         first = len(self._nodes)
         names = [f"{self.name}-n{number}" for number in range(first + 1, first + count + 1)]
@@ -124,7 +132,8 @@ class Cluster:
             zone = nodes.ZONES[number % len(nodes.ZONES)]
             own = {**self.labels, "pool": pool, **(labels or {})}
             self._nodes.append(name)
-            await self.client.create(NODES, nodes.node(name, zone=zone, labels=own))
+            body = nodes.node(name, zone=zone, labels=own)
+            await self.client.create(NODES, {**body, "spec": {"taints": list(taints)}})
         await eventually(lambda: self._all_ready(names))
         return names
 
@@ -237,6 +246,7 @@ class Cluster:
             "status": "False",
             "reason": "KubeletNotReady",
             "message": "the simulated kubelet is stopped",
+            "lastTransitionTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         }
         body = await self.client.get(NODES, node)
         others = [each for each in body["status"]["conditions"] if each["type"] != "Ready"]

@@ -202,6 +202,8 @@ class NotMoreThanAllowed:
             self._allowed = max(self._allowed, int(now.policy["spec"]["rollout"]["maxUnavailable"]))
         down = {n for n in now.records if now.phase(n) not in AT_REST | {""}}
         down |= set(now.active_rules().values()) | {grant["node"] for grant in now.ledger}
+        # New nodes have been nobody's yet, and those that are verified again were unavailable before.
+        down -= {grant["node"] for grant in now.ledger if grant.get("purpose", "RollOut") != "RollOut"}
         if len(down) > self._allowed:
             yield f"{', '.join(sorted(down))} are unavailable, {self._allowed} may be"
 

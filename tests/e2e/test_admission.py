@@ -19,7 +19,7 @@ from gpupartition.kube import (
     Client,
     Object,
 )
-from gpupartition.names import FINGERPRINT, LAYOUT, STEP, TAINT_KEY
+from gpupartition.names import FINGERPRINT, LAYOUT, STARTUP_TAINT, STEP, TAINT_KEY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 EVERYTHING = {"operator": "Exists"}
 OURS = {"key": TAINT_KEY, "operator": "Exists", "effect": "NoSchedule"}
+STARTING = {"key": STARTUP_TAINT, "effect": "NoSchedule"}
+ANOTHERS = {"key": "example.com/mine", "effect": "NoSchedule"}
 ANOTHER = {"key": "vendor.example.com/unhealthy", "operator": "Exists"}
 
 
@@ -124,15 +126,36 @@ async def test_whoever_may_label_namespaces_can_let_one_out(guarded: Cluster) ->
         ({"metadata": {"labels": {"kubernetes.io/hostname": None}}}, "no label of a node but its own"),
         ({"metadata": {"annotations": {"example.com/note": "x"}}}, "no annotation of a node but its own"),
         ({"spec": {"unschedulable": True}}, "spec of a node"),
+        ({"spec": {"taints": [STARTING, {**ANOTHERS, "effect": "NoExecute"}]}}, "spec of a node"),
+        ({"spec": {"taints": [STARTING]}}, "spec of a node"),
+        ({"spec": {"taints": [ANOTHERS], "unschedulable": True}}, "spec of a node"),
         ({"metadata": {"finalizers": ["example.com/x"]}}, "finalizers or owners"),
     ],
-    ids=["label", "label away", "annotation", "cordon", "finalizer"],
+    ids=[
+        "label",
+        "label away",
+        "annotation",
+        "cordon",
+        "a taint",
+        "a taint away",
+        "a cordon with a taint",
+        "finalizer",
+    ],
 )
 async def test_the_operator_changes_nothing_of_a_node_but_what_is_its_own(
     guarded: Cluster, operator: Client, change: Object, says: str
 ) -> None:
-    (node,) = await guarded.nodes(1)
+    (node,) = await guarded.nodes(1, taints=[STARTING, ANOTHERS])
     assert says in await refusal(operator.patch(NODES, node, change, dry_run=True))
+
+
+async def test_the_operator_may_take_away_its_own_startup_taint(guarded: Cluster, operator: Client) -> None:
+    (node,) = await guarded.nodes(1, taints=[STARTING, ANOTHERS])
+    taints = (await guarded.client.get(NODES, node))["spec"]["taints"]
+    left = [taint for taint in taints if taint["key"] != STARTUP_TAINT]
+    assert ANOTHERS in left
+    made = await operator.patch(NODES, node, {"spec": {"taints": left}}, dry_run=True)
+    assert made["spec"]["taints"] == left
 
 
 async def test_the_operator_may_assign_a_layout(guarded: Cluster, operator: Client) -> None:

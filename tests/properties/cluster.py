@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from tests.unit.worlds import HALVES, LONG, NEVER, QUARTERS, T0, WHOLE, world
 
-from gpupartition.api.v1alpha1 import Drain, DrainMode, DriverSpec, Grant, NodeStateStatus, OnTimeout, Phase
+from gpupartition.api.v1alpha1 import Drain, DrainMode, DriverSpec, Grant, NodeStateStatus, OnTimeout, Phase, Purpose
 from gpupartition.backends.example import ExampleDriver
 from gpupartition.domain.backend import Config, NodeFacts, Observation
 from gpupartition.domain.changes import change_class
@@ -27,6 +27,7 @@ from gpupartition.names import LAYOUT, STEP
 LAYOUTS: Final = (WHOLE, HALVES, QUARTERS)
 BASE, BROKEN, GONE = 0, -1, -2  # layouts are numbered; what else a node may publish
 INERT, ACTIVE = 1, 2  # a rule; 0 is none
+BOOT, FORMER_BOOT = "this boot", "the boot before"
 FRESH: Final = 99  # ids are renamed after each step, so one name for new ones will do
 BACKEND: Final = ExampleDriver()
 DRIVER: Final = DriverSpec.model_validate(
@@ -38,7 +39,9 @@ class View(NamedTuple):
     """What one turn of one node depends on. Layouts are numbered; ids are numbers too, because they are renamed.
 
     `shape`: the record without its ids. `claim`: the layout of which a device is held. `grant_stands`: whether the ledger's entry was
-    made for the Node that the record is about. `overdue`: every limit is over. `asked`: somebody
+    made for the Node that the record is about, `for_recovery` that it is to be verified
+    again. `rebooted`: since it was verified. `abandoned`: what cannot be brought back may be let go. `overdue`: every limit is over.
+    `asked`: somebody
     asked to try again.
     """
 
@@ -54,22 +57,29 @@ class View(NamedTuple):
     claim: int | None
     grant: int
     grant_stands: bool
+    for_recovery: bool
+    rebooted: bool
     wanted: int | None
     overdue: bool
     asked: bool
+    abandoned: bool
     bug: str
     evicts: bool = False
     halts: bool = False
 
 
 class Decision(NamedTuple):
-    """What one turn wants to write: `kind` is record, patch, create, activate, delete, evict or nothing at all ("")."""
+    """What one turn wants to write: `kind` is record, patch, create, activate, delete, evict or nothing at all ("").
+
+    `boots`: the record is to name the boot that the node is in now.
+    """
 
     kind: str = ""
     shape: int = 0
     token: int = 0
     step: int = 0
     label: int = BASE
+    boots: bool = False
 
 
 POD: Final = Occupant(
@@ -130,6 +140,7 @@ def held(view: View, state: NodeStateStatus, observed: Observation, wanted: Conf
 
 def turn_of(view: View) -> tuple[NodeStateStatus, World]:
     state = SHAPES[view.shape].model_copy(update={"token": _name("t", view.token), "step": _name("s", view.step)})
+    state = state.model_copy(update={"boot_id": FORMER_BOOT if view.rebooted else BOOT})
     observed = observe(view)
     wanted = LAYOUTS[view.wanted] if view.wanted is not None and view.there else None
     holders = held(view, state, observed, wanted)
@@ -151,7 +162,7 @@ def turn_of(view: View) -> tuple[NodeStateStatus, World]:
         idle=NEVER if holders else LONG,
         matched=LONG if matched else NEVER,
         differs=LONG if view.overdue else NEVER,
-        grant=Grant(node="n", uid="u", policy="p", token=_name("t", view.grant), since=T0) if view.grant else None,
+        grant=_grant(view) if view.grant else None,
         grant_stands=view.grant_stands,
         way_back=LAYOUTS[view.label],
         retry="again" if view.asked else "",
@@ -160,7 +171,13 @@ def turn_of(view: View) -> tuple[NodeStateStatus, World]:
             on_timeout=OnTimeout.HALT if view.halts else OnTimeout.SKIP,
         ),
     )
-    return state, replace(turn, fresh=_name("s", FRESH), occupants=(POD,) if view.evicts and holders else ())
+    occupants = (POD,) if view.evicts and holders else ()
+    return state, replace(turn, fresh=_name("s", FRESH), occupants=occupants, boot_id=BOOT, abandoned=view.abandoned)
+
+
+def _grant(view: View) -> Grant:
+    purpose = Purpose.RECOVERY if view.for_recovery else Purpose.ROLL_OUT
+    return Grant(node="n", uid="u", policy="p", token=_name("t", view.grant), since=T0, purpose=purpose)
 
 
 @cache
@@ -172,7 +189,8 @@ def decide(view: View) -> Decision:
     if view.bug in PLANTED:
         after = PLANTED[view.bug](state, turn, after)
     if after is not None and (shape_of(after), after.token, after.step) != (view.shape, state.token, state.step):
-        return Decision("record", shape_of(after), _number(after.token), _number(after.step))
+        boots = after.boot_id == BOOT
+        return Decision("record", shape_of(after), _number(after.token), _number(after.step), boots=boots)
     facts = NodeFacts(node=_node_object(view)) if view.there else None
     subject = Subject(
         node_name="n",
@@ -289,8 +307,11 @@ def shape_of(state: NodeStateStatus) -> int:
         for name in ("target", "current", "previous", "original")
         if (layout := getattr(state, name)) is not None
     }
-    blank = dict.fromkeys(("token", "step", "message", "boot_id", "reason", "retry"), "")
-    shape = state.model_copy(update=blank | layouts | {"since": T0, "generation": 0, "attempts": 0, "blockers": []})
+    blank = dict.fromkeys(("token", "step", "message", "boot_id", "retry"), "")
+    grown = {"generation": 0, "attempts": 0, "gpus": 0, "blockers": [], "drifted": None, "repairs": [], "contests": []}
+    # Of all words that a record says, decisions only ask for these.
+    grown["reason"] = state.reason if state.reason in {"Drift", "Abandoned"} else ""
+    shape = state.model_copy(update=blank | layouts | {"since": T0} | grown)
     text = shape.model_dump_json()
     if text not in _NUMBERS:
         _NUMBERS[text] = len(SHAPES)

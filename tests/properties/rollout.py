@@ -56,7 +56,9 @@ class Node(NamedTuple):
     """A node with all that belongs to it.
 
     `taken`: the token in the ledger's entry, and `taken_for` whether that is for the Node that is there now. `seen`: the scheduler's view of
-    the rule. `claim`: the layout of which a device is held. `touched`: this grant has changed the assignment.
+    the rule. `claim`: the layout of which a device is held. `touched`: this grant has changed the assignment. `rebooted`: since the record was
+    written that says what it is; `lost`: and its driver has not published since, or somebody gave it up as it is. `recovery`: its grant is for
+    verifying it again.
     """
 
     there: bool = True
@@ -70,6 +72,9 @@ class Node(NamedTuple):
     pool: int = BASE
     claim: int | None = None
     touched: bool = False
+    rebooted: bool = False
+    lost: bool = False
+    recovery: bool = False
 
     @property
     def alive(self) -> bool:
@@ -79,7 +84,7 @@ class Node(NamedTuple):
     @property
     def away(self) -> bool:
         """Unavailable through us."""
-        return self.rule == ACTIVE or (self.there and self.label != self.pool)
+        return self.rule == ACTIVE or (self.there and self.label != self.pool and not self.lost)
 
 
 class Write(NamedTuple):
@@ -93,6 +98,7 @@ class Write(NamedTuple):
     token: int = 0
     step: int = 0
     chosen: tuple[int, ...] = ()
+    boots: bool = False
 
 
 class State(NamedTuple):
@@ -105,6 +111,7 @@ class State(NamedTuple):
     ready: bool = False
     failures: int = 0
     departures: int = 0
+    reboots: int = 0
 
 
 class Step(NamedTuple):
@@ -125,7 +132,9 @@ class Rollout:
     path: tuple[int, ...] = (1,)
     failures: int = 0
     departures: int = 0
+    reboots: int = 0
     deletion: bool = False
+    abandons: bool = False  # somebody asked to let go of what cannot be brought back
     patient: bool = False  # no limit is ever over
     evicts: bool = False  # pods never end by themselves
     halts: bool = False  # a node that is not drained in time counts as failed
@@ -133,7 +142,7 @@ class Rollout:
 
     def initial(self) -> State:
         """Nobody has done anything yet."""
-        return State((Node(),) * self.nodes, failures=self.failures, departures=self.departures)
+        return State((Node(),) * self.nodes, failures=self.failures, departures=self.departures, reboots=self.reboots)
 
     def steps(self, state: State) -> Iterator[Step]:
         """Everything that may happen next."""
@@ -163,8 +172,8 @@ class Rollout:
         if node.seen != (node.rule == ACTIVE):
             yield happens("the scheduler sees the rule as it is", seen=not node.seen)
         if node.there and node.label != node.pool:
-            under = "2" if node.claim is not None and node.claim != node.label else ""
-            yield happens(f"the driver publishes layout {node.label}", broken=under, pool=node.label)
+            under = "2" if node.claim is not None and node.claim != node.label and not node.lost else ""
+            yield happens(f"the driver publishes layout {node.label}", broken=under, pool=node.label, lost=False)
             if state.failures and node.pool != BROKEN:
                 half = happens("the driver fails half-way", broken=under, pool=BROKEN, helps=False)
                 yield half._replace(state=half.state._replace(failures=state.failures - 1))
@@ -175,6 +184,16 @@ class Rollout:
             yield happens(
                 "a rule that is left over is swept up", f"D{n}", rule=0, broken="6" if node.rule == ACTIVE else ""
             )
+        yield from self._machine(state, n)
+
+    def _machine(self, state: State, n: int) -> Iterator[Step]:
+        node, record = state.nodes[n], state.nodes[n].record
+        if node.there and state.reboots:
+            down = _void(_with(state, n, rebooted=True, lost=True, pool=GONE, claim=None), f"N{n}", f"C{n}")
+            # Whoever has read the node before names the boot before.
+            late = tuple(w._replace(boots=False) if w.node == n else w for w in down.late)
+            down = down._replace(reboots=state.reboots - 1, late=late)
+            yield Step(f"n{n}: the node is restarted", down, helps=False)
         if node.there and state.departures:
             left = record._replace(ours=False) if record else None
             gone = _with(
@@ -188,6 +207,8 @@ class Rollout:
                 record=left,
                 taken_for=False,
                 touched=False,
+                rebooted=False,
+                lost=False,
             )
             late = tuple(w._replace(token=0) if (w.node, w.kind) == (n, "new record") else w for w in gone.late)
             gone = gone._replace(late=late, departures=state.departures - 1, ready=False)
@@ -227,9 +248,11 @@ class Rollout:
                 yield f"n{n}: a worker finds an entry without a record", Write(n, "orphan", "", token=node.taken), ""
         empty = not any(n.taken for n in state.nodes)
         if state.policy == "alive":
-            chosen = self._admitted(state, wanted)
+            chosen, lost = self._admitted(state, wanted)
             if chosen:
                 yield f"a worker may admit {chosen}", Write(-1, "admit", "L", chosen=chosen), ""
+            if lost:
+                yield f"a worker finds {lost} restarted", Write(-1, "recover", "L", chosen=lost), ""
             there = [n for n in state.nodes if n.there]
             done = all(n.alive and n.record and _at_target(n.record, wanted) for n in there)
             if done and not state.ready and (empty or self.bug == "ready while the ledger has entries"):
@@ -254,9 +277,12 @@ class Rollout:
                 claim=node.claim,
                 grant=grant,
                 grant_stands=node.taken_for and record.ours,
+                for_recovery=node.recovery,
+                rebooted=node.rebooted,
                 wanted=wanted,
                 overdue=overdue,
                 asked=asked,
+                abandoned=self.abandons,
                 bug=self.bug,
                 evicts=self.evicts,
                 halts=self.halts,
@@ -274,7 +300,7 @@ class Rollout:
                 )
                 false = "5" if superseded and after.phase is Phase.RELEASING else ""
                 new = Record(found.shape, found.token, found.step, record.ours)
-                yield f"{about}, wants {after.phase}", Write(n, "record", f"R{n}", record=new), false
+                yield f"{about}, wants {after.phase}", Write(n, "record", f"R{n}", record=new, boots=found.boots), false
             elif found.kind:
                 on = {"patch": f"N{n}", "create": "", "evict": f"C{n}"}.get(found.kind, f"D{n}")
                 yield (
@@ -294,7 +320,7 @@ class Rollout:
             else:
                 yield f"{about}, lets the node go", Write(n, "let go", f"R{n}"), ""
 
-    def _admitted(self, state: State, wanted: int | None) -> tuple[int, ...]:
+    def _admitted(self, state: State, wanted: int | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
         nodes, ledger = [], []
         for n, node in enumerate(state.nodes):
             if node.taken:
@@ -313,10 +339,13 @@ class Rollout:
                     halted=on_target and node.record.phase in {Phase.ROLLED_BACK, Phase.FAILED},
                     ready=node.there,
                     ignored=not node.there,
+                    lost=T0 if node.alive and node.rebooted and node.record.phase is Phase.UP_TO_DATE else None,
+                    recovering=SHAPES[node.record.shape].recovering,
                 )
             )
-        rules = Rules(max_unavailable=1, driver_max_unavailable=1, limit=len(nodes))
-        return tuple(int(n) for n in admit(nodes=nodes, others=(), ledger=ledger, rules=rules).nodes)
+        rules = Rules(max_unavailable=1, driver_max_unavailable=1, limit=len(nodes), now=T0)
+        admission = admit(nodes=nodes, others=(), ledger=ledger, rules=rules)
+        return tuple(int(n) for n in admission.nodes), tuple(int(n) for n in admission.lost)
 
     def _done(self, state: State, write: Write) -> Step:  # noqa: C901, PLR0911, PLR0912  (one case for each kind of write)
         n, what = write.node, f"n{write.node}: written: {write.kind}" if write.node >= 0 else f"written: {write.kind}"
@@ -328,7 +357,14 @@ class Rollout:
                 if node.record is None:
                     return Step(f"{what}: there is none", state)
                 record = write.record._replace(ours=node.record.ours)
-                return Step(f"{what} {record.phase}", _void(_with(state, n, record=record), f"R{n}"))
+                put = _with(
+                    state,
+                    n,
+                    record=record,
+                    rebooted=node.rebooted and not write.boots,
+                    lost=node.lost or SHAPES[record.shape].reason == "Abandoned",
+                )
+                return Step(f"{what} {record.phase}", _void(put, f"R{n}"))
             case "patch":
                 return self._patched(state, write, node, what, own)
             case "create":
@@ -352,14 +388,16 @@ class Rollout:
                 ours = node.there and node.taken_for if orphan else bool(write.token)
                 made_of = Record(NEW, token=write.token if orphan else 0, ours=ours)
                 return Step(what, _void(_with(state, n, record=made_of), f"R{n}"))
-            case "admit":
+            case "admit" | "recover":
                 nodes = tuple(
-                    m._replace(taken=FRESH, taken_for=m.alive, touched=False) if i in write.chosen else m
+                    m._replace(taken=FRESH, taken_for=m.alive, touched=False, recovery=write.kind == "recover")
+                    if i in write.chosen
+                    else m
                     for i, m in enumerate(state.nodes)
                 )
                 return Step(f"{what} {write.chosen}", _void(state._replace(nodes=nodes), "L"))
             case "give back":
-                return Step(what, _void(_with(state, n, taken=0, taken_for=False, touched=False), "L"))
+                return Step(what, _void(_with(state, n, taken=0, taken_for=False, touched=False, recovery=False), "L"))
             case "let go":
                 return Step(what, _void(_with(state, n, record=None), f"R{n}"))
             case "ready":
@@ -383,7 +421,7 @@ class Rollout:
 def broken(state: State) -> str:
     """The invariants that do not hold now."""
     found = set()
-    if sum(n.away for n in state.nodes) > 1:
+    if sum(n.away and not n.recovery for n in state.nodes) > 1:
         found.add("1")
     for node in state.nodes:
         record = node.record
@@ -397,7 +435,7 @@ def broken(state: State) -> str:
             if record.phase in MUST_BE_QUIESCED and node.rule != ACTIVE:
                 found.add("6")
             shape = SHAPES[record.shape]
-            there = (LAYOUTS[node.label].assignment, node.label == node.pool)
+            there = (LAYOUTS[node.label].assignment, node.label == node.pool or node.lost)
             if record.phase is Phase.UP_TO_DATE and shape.target and there != (shape.target.assignment, True):
                 found.add("5")
             if record.phase is Phase.ROLLED_BACK and shape.current and there != (shape.current.assignment, True):
@@ -408,8 +446,10 @@ def broken(state: State) -> str:
 def false_success(state: State, path: tuple[int, ...]) -> bool:
     """Whether the policy says Ready while a node is in flight or does not have what it wants now."""
     wanted = path[state.spec]
+    # That a node was lost after it had been verified is told by the next event, like all that a status says of nodes.
     return state.ready and any(
-        n.there and (n.away or n.label != wanted or (n.record is not None and not n.record.at_rest))
+        n.there
+        and (n.label != wanted or (not n.recovery and (n.away or (n.record is not None and not n.record.at_rest))))
         for n in state.nodes
     )
 

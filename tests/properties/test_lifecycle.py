@@ -26,6 +26,10 @@ SOUND: Final = {
     "pods that have to be evicted": Rollout(evicts=True),
     "pods that do not end in time, and that is a failure": Rollout(halts=True, path=(1, 2), deletion=True),
     "another target, and pods that have to be evicted": Rollout(path=(1, 2), evicts=True, workers=1),
+    "a node that is restarted": Rollout(reboots=1),
+    "a node that is restarted and does not come back with its layout": Rollout(reboots=1, failures=1),
+    "a node that is restarted while another target is wanted": Rollout(path=(1, 2), reboots=1),
+    "a policy and a failed node that are given up": Rollout(failures=1, deletion=True, abandons=True),
 }
 
 

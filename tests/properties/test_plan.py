@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,8 @@ NODES = st.lists(
             "held": st.booleans(),
             "ready": st.sampled_from([True, True, True, False]),
             "ignored": st.booleans(),
+            "initial": st.booleans(),
+            "at_work": st.sampled_from(["", "", "", "it is cordoned"]),
             "zone": st.sampled_from(["a", "b"]),
             "phase": st.sampled_from(
                 [Phase.PENDING, Phase.PENDING, Phase.UP_TO_DATE, Phase.ROLLED_BACK, Phase.DRAINING]
@@ -34,13 +37,23 @@ RULES = st.builds(
     Rules,
     max_unavailable=st.integers(1, 5),
     driver_max_unavailable=st.integers(1, 5),
+    max_initializing=st.integers(1, 3),
     limit=st.integers(0, 12),
     max_failed=st.integers(0, 2),
 )
 
 
 def candidate(
-    number: int, *, has: object, held: bool, ready: bool, ignored: bool, zone: str, phase: Phase
+    number: int,
+    *,
+    has: object,
+    held: bool,
+    ready: bool,
+    ignored: bool,
+    initial: bool,
+    at_work: str,
+    zone: str,
+    phase: Phase,
 ) -> Candidate:
     """A node that is to have halves."""
     name = f"node-{number:02}"
@@ -63,13 +76,15 @@ def candidate(
             holders=len(now.blockers),
             ready=ready,
             ignored=ignored and not ready,
+            initial=initial and now.current is None and not now.blockers,
+            at_work=at_work,
         )
 
     return Candidate(
         name=name,
         uid=UID,
         state=state,
-        world=world(observed=seen(layout), holders=holders, way_back=WHOLE),
+        world=replace(world(observed=seen(layout), holders=holders, way_back=WHOLE), at_work=at_work),
         stand=stand,
     )
 
@@ -106,11 +121,12 @@ def test_asking_about_few_nodes_at_a_time_chooses_the_same_as_asking_about_all(
 
 @settings(deadline=None)  # the CPU may be shared
 @given(nodes=NODES, rules=RULES)
-def test_no_wave_has_more_nodes_than_may_be_unavailable_and_nobody_begins_twice(
+def test_no_wave_has_more_nodes_than_may_begin_at_once_and_nobody_begins_twice(
     nodes: list[dict[str, object]], rules: Rules
 ) -> None:
     candidates = [candidate(number, **each) for number, each in enumerate(nodes)]  # type: ignore[arg-type]
     waves = _planned(candidates, rules).waves
-    assert all(len(wave) <= min(rules.max_unavailable, rules.driver_max_unavailable) for wave in waves)
+    most = min(rules.max_unavailable, rules.driver_max_unavailable) + rules.max_initializing
+    assert all(len(wave) <= most for wave in waves)
     begun = [node for wave in waves for node in wave]
     assert len(begun) == len(set(begun))

@@ -37,7 +37,7 @@ def limit(phase: Phase, row: Row) -> str:
     """In words, with all values where the policy's drain mode chooses."""
     assert row.limit is not None, phase
     state = record(phase)
-    limits = {mode: row.limit(state, world(drain=mode)) for mode in DrainMode}
+    limits = {mode: row.limit(state, world(drain=mode)) or timedelta.max for mode in DrainMode}
     if len(set(limits.values())) == 1:
         return _words(limits[DrainMode.WAIT])
     return ", ".join(f"{_words(limit)} ({mode})" for mode, limit in limits.items())

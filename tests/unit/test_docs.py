@@ -59,8 +59,6 @@ def test_the_policy_that_the_readme_shows_is_understood(text: str) -> None:
 
 def test_the_readme_prints_the_columns_that_kubectl_prints() -> None:
     shown = {tuple(line.split()) for line in README.splitlines() if line.startswith("NAME ")}
-    columns = {
-        kind.plural: ("NAME", *(c.name.upper() for c in kind.columns if not c.wide)) for kind in crd.KINDS
-    }
+    columns = {kind.plural: ("NAME", *(c.name.upper() for c in kind.columns if not c.wide)) for kind in crd.KINDS}
     assert shown <= set(columns.values()), columns
     assert len(shown) == 2

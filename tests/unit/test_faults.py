@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -53,10 +54,12 @@ def test_a_crashing_driver_publishes_nothing_and_waits_longer_each_time() -> Non
 
 
 def test_a_wrong_layout_lacks_a_device_or_has_a_part_too_many() -> None:
-    right, missing, more = (seen(fault).slices or () for fault in ("", "wrong-layout", "wrong-layout=parts"))
+    faults = ("", "wrong-layout", "wrong-layout=parts", "wrong-layout=gpu")
+    right, missing, more, fewer = (seen(fault).slices or () for fault in faults)
     assert missing[0] == right[0]
     assert missing[1]["devices"] == right[1]["devices"][:-1]
     assert list(more) == draw(layout(3))
+    assert list(fewer) == draw(replace(layout(2), devices=7))
 
 
 def test_a_driver_that_publishes_nothing_leaves_what_is_there() -> None:
@@ -75,7 +78,7 @@ def test_a_driver_loses_its_slices_some_time_after_it_started() -> None:
         ("slow-start", "=SECONDS"),
         ("slow-start=soon", "=SECONDS"),
         ("never-ready=2", "no argument"),
-        ("wrong-layout=upside", "=missing or =parts"),
+        ("wrong-layout=upside", "=missing, =parts or =gpu"),
         ("crash-loop@nodes=2", "@partitions=N"),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 from tests.unit.worlds import (
+    EIGHT,
     FORMER_STEP,
     FRESH,
     HALVES,
@@ -27,6 +28,7 @@ from tests.unit.worlds import (
     quiesce,
     record,
     seen,
+    several,
     world,
 )
 
@@ -46,6 +48,11 @@ def same_assignment(phase: Phase, **more: Any) -> NodeStateStatus:
     return record(phase, target=HALVES_RESTARTED, previous=HALVES, **more)
 
 
+def lost(phase: Phase) -> NodeStateStatus:
+    """A verified node that was restarted and is verified again."""
+    return record(phase, previous=HALVES, recovering=True, step=FORMER_STEP)
+
+
 def gone(phase: Phase) -> Case:
     return record(phase), world(there=False)
 
@@ -58,6 +65,8 @@ ALL_ALONG: Final = "the node has had the new target all along"
 SUPERSEDED: Final = "the policy wants another layout"
 ANEW: Final = "the driver's pod has to start anew"
 SLOW_QUIESCE: Final = "the quiesce was not confirmed in time"
+BACK: Final = "the node is back and publishes what it did"
+GIVEN_UP: Final = next(way.note for way in PHASES[Phase.FAILED].exits if way.reason == "Abandoned")
 SLOW_HOLDERS: Final = "holders did not end in time"
 
 CASES: Final[Mapping[tuple[Phase, str], Case]] = {
@@ -78,6 +87,10 @@ CASES: Final[Mapping[tuple[Phase, str], Case]] = {
     (Phase.QUIESCING, "no new claim is allocated here"): (
         record(Phase.QUIESCING),
         world(rule=quiesce(watched=LIMITS.settle)),
+    ),
+    (Phase.QUIESCING, "closed to new claims, and compared with what it was"): (
+        lost(Phase.QUIESCING),
+        world(observed=seen(HALVES), rule=quiesce(watched=NEVER)),
     ),
     (Phase.QUIESCING, SLOW_QUIESCE): (record(Phase.QUIESCING), world(after=LIMITS.quiescing)),
     (Phase.QUIESCING, SLOW_QUIESCE + UNVERIFIED): (
@@ -145,6 +158,20 @@ CASES: Final[Mapping[tuple[Phase, str], Case]] = {
         record(Phase.VERIFYING),
         world(observed=seen(HALVES, step=STEP), matched=LIMITS.min_ready),
     ),
+    (Phase.VERIFYING, UNWANTED): (lost(Phase.VERIFYING), world(wanted=None, observed=seen(HALVES))),
+    (Phase.VERIFYING, BACK): (lost(Phase.VERIFYING), world(observed=seen(HALVES), matched=LIMITS.min_ready)),
+    (Phase.VERIFYING, BACK + ", and the policy wants another layout by now"): (
+        lost(Phase.VERIFYING),
+        world(wanted=QUARTERS, observed=seen(HALVES), matched=LIMITS.min_ready),
+    ),
+    (Phase.VERIFYING, "the node did not come back with what it published"): (
+        lost(Phase.VERIFYING),
+        world(after=LIMITS.verifying, observed=seen(HALVES, pool=Pool())),
+    ),
+    (Phase.VERIFYING, "GPUs are missing, and the others publish exactly what is wanted"): (
+        record(Phase.VERIFYING, target=EIGHT),
+        world(after=LIMITS.verifying, wanted=EIGHT, observed=seen(EIGHT, step=STEP, pool=several(7))),
+    ),
     (Phase.VERIFYING, "the node does not publish what is wanted"): (
         record(Phase.VERIFYING),
         world(after=LIMITS.verifying, observed=seen(HALVES, step=STEP, pool=cut(4))),
@@ -169,11 +196,21 @@ CASES: Final[Mapping[tuple[Phase, str], Case]] = {
         record(Phase.ROLLING_BACK),
         world(observed=seen(WHOLE, step=STEP)),
     ),
+    (Phase.ROLLING_BACK, "GPUs are missing, and the others publish the former layout again"): (
+        record(Phase.ROLLING_BACK, previous=EIGHT),
+        world(after=LIMITS.applying + LIMITS.verifying, observed=seen(EIGHT, step=STEP, pool=several(7))),
+    ),
     (Phase.ROLLING_BACK, "the former layout did not come back in time"): (
         record(Phase.ROLLING_BACK),
         world(after=LIMITS.applying + LIMITS.verifying, observed=seen(HALVES, step=STEP)),
     ),
     (Phase.FAILED, GONE): gone(Phase.FAILED),
+    (Phase.FAILED, GIVEN_UP): (
+        record(Phase.FAILED),
+        replace(world(wanted=None, observed=seen(HALVES, step=STEP)), abandoned=True),
+    ),
+    (Phase.FAILED, UNWANTED): (lost(Phase.FAILED), world(wanted=None, observed=seen(HALVES))),
+    (Phase.FAILED, BACK): (lost(Phase.FAILED), world(observed=seen(HALVES), matched=LIMITS.min_ready)),
     (Phase.FAILED, "somebody asked to try again"): (record(Phase.FAILED, retry="monday"), world(retry="tuesday")),
     (Phase.FAILED, "nothing is wanted but what the node goes back to"): (record(Phase.FAILED), world(wanted=None)),
     (Phase.FAILED, SUPERSEDED): (record(Phase.FAILED), world(wanted=QUARTERS)),

@@ -32,10 +32,18 @@ def cut(parts: int) -> Pool:
     )
 
 
+def several(gpus: int) -> Pool:
+    """So many GPUs in one piece each."""
+    size = 80 * 1024**3
+    names = [f"gpu-{i}" for i in range(gpus)]
+    return Pool(devices=tuple(Device(name=n, capacity={"memory": size}) for n in names), generation=1)
+
+
 WHOLE = Config(fingerprint="whole", assignment=None, pool=cut(1))
 HALVES = Config(fingerprint="halves", assignment="halves", pool=cut(2))
 QUARTERS = Config(fingerprint="quarters", assignment="quarters", pool=cut(4))
 WHOLE_UPGRADED = Config(fingerprint="whole-v2", assignment="whole-v2", pool=cut(1))
+EIGHT = Config(fingerprint="eight", assignment="eight", pool=several(8))
 HALVES_RESTARTED = Config(fingerprint="halves-v2", assignment="halves", pool=cut(2))
 
 

@@ -195,6 +195,14 @@ class DriverSpec(
     """How new claims are kept from a node before it changes. DeviceTaint: by a DeviceTaintRule; Auto: by the best that the cluster has."""
 
 
+class Purpose(StrEnum):
+    """What a grant is for, and so what it counts against."""
+
+    ROLL_OUT = "RollOut"
+    INITIAL = "Initial"
+    RECOVERY = "Recovery"
+
+
 class Grant(Model):
     """One node's permission to be made unavailable; an entry of the ledger."""
 
@@ -208,6 +216,10 @@ class Grant(Model):
     """Random; the node's record holds the same as long as the grant is used."""
     since: datetime
     """When it was granted."""
+    purpose: Purpose = Purpose.ROLL_OUT
+    """RollOut: the node is taken to other layouts, or repaired, and counts against maxUnavailable. Initial: a new node gets its first layout,
+    and counts against maxInitializing. Recovery: a verified node that was restarted or was not Ready is verified again; nothing of it is
+    changed."""
 
 
 class Condition(Model):
@@ -452,7 +464,13 @@ class Rollout(Model, json_schema_extra=checks(*rules.ROLLOUT)):
     step: 1, then "10%", then "100%"."""
     max_unavailable: NodeCount = 1
     """How many of the matching nodes may be unavailable at once: a number, or a percentage of them (rounded down, at least 1). Nodes that
-    are not Ready count too."""
+    are not Ready count too, and so do nodes that others have cordoned or are about to remove."""
+    max_initializing: NodeCount = "10%"
+    """How many new nodes may get their first layout at once, beside maxUnavailable: a number, or a percentage of the matching nodes (rounded
+    down, at least 1). New is a node that was created after the policy was first accepted, was never verified, and is in nobody's use."""
+    ignore_not_ready_after_seconds: Annotated[int | None, Field(ge=0, le=604800)] = None
+    """A node that has not been Ready for so many seconds no longer counts: neither as unavailable, nor as one of the nodes that a percentage
+    is of. Without it the operator's setting holds (3600)."""
     max_failed: FailureCount = 0
     """How many nodes may have failed with the present layouts before no other is taken: a number, or a percentage of the matching nodes
     (rounded down, at least 1). Nodes that were rolled back count too. 0: the first failure halts the roll-out."""
@@ -568,6 +586,19 @@ class ProfileCapacity(Model):
     """Devices allocated to a claim."""
 
 
+class DriftBrake(Model):
+    """The brake that keeps a policy from repairing many nodes at once whose drift has one cause."""
+
+    since: datetime | None = None
+    """Since when no node is touched; none while the brake is off."""
+    nodes: Annotated[list[NodeName], Field(max_length=5)] = []
+    """Some of the nodes that drifted."""
+    accepted: Annotated[str, Field(max_length=262144)] = ""
+    """The value of the annotation gpupartition.dev/accept-drift that was last obeyed."""
+    accepted_at: datetime | None = None
+    """When it was obeyed; drift from before that counts no more."""
+
+
 class PolicyStatus(Model):
     """What is true of the policy's nodes, as last read."""
 
@@ -575,6 +606,8 @@ class PolicyStatus(Model):
     """The metadata.generation that everything here was said of; -1: none yet."""
     accepted_at: datetime | None = None
     """When this generation was accepted."""
+    first_accepted_at: datetime | None = None
+    """When the first generation was accepted: nodes that were created later are new."""
     revision: Hash = ""
     """Short hash of all layouts that the nodes shall have."""
     progress: Hash = ""
@@ -587,6 +620,8 @@ class PolicyStatus(Model):
     """Who keeps nodes from being repartitioned; the first ten."""
     failed_nodes: Annotated[list[FailedNode], Field(max_length=10)] = []
     """Nodes that did not get there; the first ten."""
+    drift: DriftBrake | None = None
+    """Whether so many nodes drifted together that none is touched."""
     conditions: Annotated[list[Condition], Field(max_length=16, json_schema_extra=keyed("type"))] = []
     """Accepted, Ready and, only while true, Reconciling and Stalled."""
 
@@ -691,9 +726,17 @@ class NodeStateStatus(Model):
     restart: Restart | None = None
     """The driver's pod that has to go."""
     boot_id: Uid = Field(default="", alias="bootID")
-    """The node's boot ID when it was admitted: another one means that it was restarted."""
+    """The node's boot ID when it was admitted or last verified: another one means that it was restarted."""
     gpus: int = 0
     """How many GPUs the node had when it was admitted."""
+    recovering: bool = False
+    """Whether the node is only verified again, after it was restarted or was not Ready."""
+    drifted: datetime | None = None
+    """When it was last noticed that the node is no longer what it was verified to be."""
+    repairs: Annotated[list[datetime], Field(max_length=8)] = []
+    """When drift of the node was repaired, within the last day."""
+    contests: Annotated[list[datetime], Field(max_length=8)] = []
+    """When somebody else was seen to have written the node's assignment, within the last hour."""
     attempts: int = 0
     """How often this target was tried."""
     retry: Annotated[str, Field(max_length=262144)] = ""

@@ -24,6 +24,7 @@ from gpupartition.backends.plugin_template import Settings, Unreadable
 from gpupartition.domain import fingerprint
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused
 from gpupartition.domain.effects import Effect, PatchNode
+from gpupartition.domain.others import writer
 from gpupartition.domain.pool import Pool
 from gpupartition.names import DRIVER, FINGERPRINT, LAYOUT, STEP
 
@@ -112,14 +113,17 @@ class ExampleDriver:
             [p["metadata"]["uid"] for p in _driver_pods(driver, facts)] == [pod["metadata"]["uid"]] if pod else False
         )
         ready = pod is not None and alone and _is_ready(pod)
+        pool = _pool(facts)
         return Observation(
             assignment=assignment,
             step=_step(facts.node),
             running=_fingerprint_or_nothing(template),
             ready=ready,
             complaint="" if ready else "its driver pod is not ready",
-            pool=_pool(facts),
+            pool=pool,
             plugin=pod,
+            writer=writer(facts.node, LAYOUT),
+            lost_gpus=_lost_gpus(template, pool) if ready else 0,
         )
 
     def disturbs(self, now: Pool, then: Pool) -> frozenset[str]:
@@ -285,6 +289,16 @@ def _plugin(driver: DriverSpec, facts: NodeFacts, assignment: str | None) -> Obj
 def _is_ready(pod: Object) -> bool:
     conditions = pod.get("status", {}).get("conditions", ())
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def _lost_gpus(template: Mapping[str, Any] | None, pool: Pool) -> int:
+    """A pool that is empty or incomplete says nothing: the driver may be about to publish."""
+    if template is None or not pool.usable or not pool.devices:
+        return 0
+    try:
+        return max(0, plugin.settings(template).gpus - len(pool.gpus))
+    except Unreadable:
+        return 0
 
 
 def _pool(facts: NodeFacts) -> Pool:

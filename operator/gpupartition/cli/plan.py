@@ -20,7 +20,7 @@ from gpupartition.controller.occupants import Occupants
 from gpupartition.controller.probe import Probe
 from gpupartition.controller.records import DRIVERS, POLICIES
 from gpupartition.controller.refusals import Refusals
-from gpupartition.controller.scope import Scope, read_scope
+from gpupartition.controller.scope import Absence, Scope, read_scope
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.controller.world import Reader
 from gpupartition.domain.backend import Refused
@@ -142,10 +142,11 @@ async def foresee(
     await caches.read()
     gc.freeze()  # what was read stays; looking through it for garbage again and again took a fifth of the time
     intents = Intents(caches, Probe(client, dry_runs=False))
-    ledger = Ledger(client, caches, ignore_not_ready=settings.ignore_not_ready)
+    absence = Absence(noticed=settings.limits.not_ready, ignored=settings.ignore_not_ready)
+    ledger = Ledger(client, caches, absence=absence)
     reader = Reader(client, caches, intents, Stopwatch(), settings.limits)
     occupants = Occupants(client, Refusals(), namespace=settings.namespace)
-    forecast = Forecast(caches, reader, ledger, ignore_not_ready=settings.ignore_not_ready, occupants=occupants)
+    forecast = Forecast(caches, reader, ledger, absence=absence, occupants=occupants)
     shared = {policies[name]["spec"]["driver"] for name in asked}
     scopes = [
         await _scope(body, drivers, policies, caches=caches, intents=intents)

@@ -21,6 +21,7 @@ from gpupartition.domain.effects import (
     EvictPod,
     PatchNode,
     PutSlice,
+    RemoveTaint,
 )
 from gpupartition.kube import (
     DAEMON_SETS,
@@ -54,6 +55,12 @@ async def _patch_node(client: Client, effect: PatchNode) -> None:
     if annotations:
         meta["annotations"] = annotations
     await client.patch(NODES, effect.node, {"metadata": meta})
+
+
+async def _remove_taint(client: Client, effect: RemoveTaint) -> None:
+    place = f"/spec/taints/{effect.place}"
+    under = {"op": "replace", "path": "/metadata/resourceVersion", "value": effect.resource_version}
+    await client.patch(NODES, effect.node, [under, {"op": "remove", "path": place}])
 
 
 async def _create_rule(client: Client, effect: CreateTaintRule) -> None:
@@ -130,6 +137,7 @@ _CONFIG_KINDS: Final = {"DaemonSet": DAEMON_SETS}
 
 _DO: Final[dict[type[Any], Do]] = {
     PatchNode: _patch_node,
+    RemoveTaint: _remove_taint,
     CreateTaintRule: _create_rule,
     ActivateTaintRule: _activate_rule,
     DeleteTaintRule: _delete_rule,

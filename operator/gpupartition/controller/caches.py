@@ -149,6 +149,7 @@ def trim_node(body: Object) -> Object:
         if c["type"] == "Ready"
     ]
     kept = {"name": meta["name"], "uid": meta["uid"], "labels": meta.get("labels", {}), "annotations": annotations}
+    kept["creationTimestamp"] = meta.get("creationTimestamp", "")
     return {
         "metadata": kept | ({"deletionTimestamp": ""} if "deletionTimestamp" in meta else {}),
         "spec": {k: v for k, v in body.get("spec", {}).items() if k in {"unschedulable", "taints"}},

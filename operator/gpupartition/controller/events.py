@@ -23,9 +23,9 @@ class Recorder:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def phase(self, policy: Object, node: str, phase: Phase, note: str) -> None:
+    async def phase(self, policy: Object, node: str, phase: Phase, note: str, *, warning: bool) -> None:
         """A node entered a phase."""
-        kind: Literal["Normal", "Warning"] = "Warning" if phase in WARNINGS else "Normal"
+        kind: Literal["Normal", "Warning"] = "Warning" if warning else "Normal"
         await self._post(policy, kind, f"Node{phase}", f"{node}: {note}")
 
     async def condition(self, policy: Object, reason: str, message: str, *, warning: bool) -> None:

@@ -13,7 +13,7 @@ from gpupartition.controller.caches import Caches
 from gpupartition.controller.ledger import Ledger
 from gpupartition.controller.occupants import Occupants
 from gpupartition.controller.records import Record
-from gpupartition.controller.scope import Scope, ledger_of, standing
+from gpupartition.controller.scope import Absence, Scope, ledger_of, standing
 from gpupartition.controller.world import Reader
 from gpupartition.domain.admission import Standing
 from gpupartition.domain.plan import Candidate, Lane, Plan, plan
@@ -29,14 +29,14 @@ class Forecast:
         reader: Reader,
         ledger: Ledger,
         *,
-        ignore_not_ready: timedelta,
+        absence: Absence,
         occupants: Occupants | None = None,
     ) -> None:
         self._occupants = occupants
         self._caches = caches
         self._reader = reader
         self._ledger = ledger
-        self._ignore = ignore_not_ready
+        self._absence = absence
 
     async def of(self, scopes: Sequence[Scope]) -> list[Plan]:
         """Play these policies forward together, as if all of them were in force."""
@@ -55,7 +55,7 @@ class Forecast:
             driver=scope.driver.name,
             rules=self._ledger.rules(scope, records, of_driver),
             candidates=[await self._candidate(scope, record) for _, record in sorted(records.items())],
-            others=frozenset(self._ledger.others(scope, of_driver)),
+            others=frozenset(self._ledger.others(scope, of_driver, ledger_of(scope.driver_body))),
             contested=scope.contested,
             refused=refused,
         )
@@ -65,7 +65,7 @@ class Forecast:
         node = self._caches.nodes.get(record.name)
 
         def stand(state: State) -> Standing:
-            return standing(scope, record.name, replace(record, state=state), node, ignore=self._ignore)
+            return standing(scope, record.name, replace(record, state=state), node, absence=self._absence)
 
         return Candidate(
             name=record.name,

@@ -47,6 +47,8 @@ class Policy:
     status: PolicyStatus
     retry: str
     deleting: bool
+    accept_drift: str = ""
+    abandoned: bool = False
     problems: tuple[Problem, ...] = ()
 
     def selects(self, node: Mapping[str, Any] | None) -> bool:
@@ -57,6 +59,7 @@ class Policy:
     def read(cls, body: Mapping[str, Any]) -> Policy:
         """Read the object; never raises."""
         meta = body["metadata"]
+        notes = meta.get("annotations", {})
         problems: tuple[Problem, ...] = ()
         spec = None
         try:
@@ -74,7 +77,9 @@ class Policy:
             generation=meta.get("generation", 0),
             spec=spec,
             status=status,
-            retry=meta.get("annotations", {}).get(names.RETRY, ""),
+            retry=notes.get(names.RETRY, ""),
+            accept_drift=notes.get(names.ACCEPT_DRIFT, ""),
+            abandoned=bool(notes.get(names.ABANDON)),
             deleting="deletionTimestamp" in meta,
             problems=problems,
         )

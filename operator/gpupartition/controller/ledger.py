@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
-from gpupartition.api.v1alpha1 import DriverStatus, Grant, OnFailure
+from gpupartition.api.v1alpha1 import DriftBrake, DriverStatus, Grant, OnFailure, Purpose
 from gpupartition.controller.caches import Caches, condition
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, dump, new_record
-from gpupartition.controller.scope import Scope, ledger_of, standing
+from gpupartition.controller.scope import Absence, Scope, is_ignored, ledger_of, standing
 from gpupartition.controller.world import grant_of
 from gpupartition.domain.admission import Admission, Rules, admit, resolve
+from gpupartition.domain.drift import brake, brake_message
+from gpupartition.domain.others import at_work
 from gpupartition.domain.windows import announce, next_change
 from gpupartition.domain.world import AT_REST
 from gpupartition.kube import Client, Conflict, NotFound, Object
@@ -27,10 +29,10 @@ PinFirst = Callable[[Scope], Awaitable[None]]
 class Ledger:
     """Gives grants out and takes them back."""
 
-    def __init__(self, client: Client, caches: Caches, *, ignore_not_ready: timedelta) -> None:
+    def __init__(self, client: Client, caches: Caches, *, absence: Absence) -> None:
         self._client = client
         self._caches = caches
-        self._ignore = ignore_not_ready
+        self._absence = absence
 
     def decide(
         self, scope: Scope, records: dict[str, Record], ledger: list[Grant], everybody: Iterable[Record]
@@ -42,25 +44,31 @@ class Ledger:
         if scope.problems and not scope.stopped and not policy.deleting:
             return Admission()
         nodes = [
-            standing(scope, name, record, self._caches.nodes.get(name), ignore=self._ignore)
+            standing(scope, name, record, self._caches.nodes.get(name), absence=self._absence)
             for name, record in sorted(records.items())
         ]
         of_driver = [r for r in everybody if r.spec.driver == scope.driver.name]
         rules = self.rules(scope, records, of_driver)
-        return admit(nodes=nodes, others=self.others(scope, of_driver), ledger=ledger, rules=rules)
+        others = self.others(scope, of_driver, ledger)
+        return admit(nodes=nodes, others=others, ledger=ledger, rules=rules)
 
-    def rules(self, scope: Scope, records: Collection[str], of_driver: Iterable[Record]) -> Rules:
+    def rules(self, scope: Scope, records: Mapping[str, Record], of_driver: Iterable[Record]) -> Rules:
         """What the policy and its driver allow; `records` are the policy's nodes, `of_driver` the records of all its driver's policies."""
         policy = scope.policy
         assert policy.spec is not None, policy
+        absence = self._absence.of(policy)
         matched = len(scope.nodes) or len(records)
+        counted = len(scope.nodes or records) - self._ignored(scope.nodes or records, absence)
+        everybody = {r.name for r in of_driver} | set(records)
         rollout, now = policy.spec.rollout, datetime.now(UTC)
         spans = () if policy.problems else rollout.windows
         return Rules(
-            max_unavailable=resolve(rollout.max_unavailable, matched),
+            max_unavailable=resolve(rollout.max_unavailable, counted),
             driver_max_unavailable=resolve(
-                scope.driver.spec.max_unavailable, len({r.name for r in of_driver} | set(records))
+                scope.driver.spec.max_unavailable, len(everybody) - self._ignored(everybody, absence)
             ),
+            max_initializing=resolve(rollout.max_initializing, counted),
+            drift="" if policy.deleting else brake_message(self._brake(scope, records, matched, now)),
             limit=resolve(rollout.limit, matched),
             max_failed=resolve(rollout.max_failed, matched) if rollout.max_failed else 0,
             go_on=rollout.on_failure is OnFailure.CONTINUE,
@@ -73,9 +81,23 @@ class Ledger:
             now=now,
         )
 
-    def others(self, scope: Scope, of_driver: Iterable[Record]) -> set[str]:
-        """The nodes of the driver's other policies that are unavailable."""
-        return {r.name for r in of_driver if r.spec.policy_ref.uid != scope.policy.uid and self._is_down(r)}
+    @staticmethod
+    def _brake(scope: Scope, records: Mapping[str, Record], matched: int, now: datetime) -> DriftBrake | None:
+        states = {n: r.state for n, r in records.items()}
+        policy = scope.policy
+        return brake(states, before=policy.status.drift, asked=policy.accept_drift, matched=matched, now=now)
+
+    def _ignored(self, names: Iterable[str], absence: Absence) -> int:
+        return sum(is_ignored(self._caches.nodes.get(name), absence) for name in names)
+
+    def others(self, scope: Scope, of_driver: Iterable[Record], ledger: Iterable[Grant]) -> set[str]:
+        """The nodes of the driver's other policies that are unavailable, but for new ones."""
+        new = {grant.node for grant in ledger if grant.purpose is Purpose.INITIAL}
+        return {
+            r.name
+            for r in of_driver
+            if r.spec.policy_ref.uid != scope.policy.uid and r.name not in new and self._is_down(r)
+        }
 
     async def admit(self, scope: Scope, before_grant: PinFirst) -> Admission:
         """Decide from the caches; where that would grant something, decide again on live reads and write.
@@ -85,7 +107,7 @@ class Ledger:
         ledger = ledger_of(scope.driver_body)
         admission = self.decide(scope, scope.records, ledger, self._caches.records.values())
         vanished = any(g.policy == scope.policy.name and g.node not in scope.records for g in ledger)
-        if not admission.nodes and not vanished and not _lost(scope, ledger, scope.records):
+        if not admission.grants and not vanished and not _lost(scope, ledger, scope.records):
             return admission
         body = await self._client.get(DRIVERS, scope.driver.name)
         ledger = ledger_of(body)
@@ -96,8 +118,15 @@ class Ledger:
         await self._take_orphans(mine_in_ledger, live, driver=scope.driver.name, policy_uid=scope.policy.uid)
         now = datetime.now(UTC)
         entries = _lost(scope, ledger, mine) + [
-            Grant(node=n, uid=mine[n].spec.node_uid, policy=scope.policy.name, token=secrets.token_hex(8), since=now)
-            for n in admission.nodes
+            Grant(
+                node=n,
+                uid=mine[n].spec.node_uid,
+                policy=scope.policy.name,
+                token=secrets.token_hex(8),
+                since=now,
+                purpose=purpose,
+            )
+            for n, purpose in admission.grants.items()
         ]
         if not entries:
             return admission
@@ -107,8 +136,9 @@ class Ledger:
         if not await self._write(body, [*ledger, *entries]):
             # What was written first may be a finalizer of our own, which tells nobody to look again.
             return Admission(reason="RollingOut", left=len(admission.nodes), until=now)
-        for name in admission.nodes:
-            log.info("admitted", extra={"node": name, "policy": scope.policy.name})
+        for name, purpose in admission.grants.items():
+            said = "to be verified again" if purpose is Purpose.RECOVERY else "admitted"
+            log.info(said, extra={"node": name, "policy": scope.policy.name})
         return admission
 
     async def _still_asks(self, scope: Scope) -> bool:
@@ -179,7 +209,10 @@ class Ledger:
 
     def _is_down(self, record: Record) -> bool:
         node = self._caches.nodes.get(record.name)
-        return record.state.phase not in AT_REST or node is None or condition(node, "Ready") != "True"
+        moving = record.state.phase not in AT_REST
+        if node is None or is_ignored(node, self._absence):
+            return moving and not record.state.recovering
+        return moving or condition(node, "Ready") != "True" or bool(at_work(node))
 
 
 def _lost(scope: Scope, ledger: list[Grant], records: dict[str, Record]) -> list[Grant]:
@@ -192,6 +225,7 @@ def _lost(scope: Scope, ledger: list[Grant], records: dict[str, Record]) -> list
             policy=scope.policy.name,
             token=r.state.token,
             since=r.state.since or datetime.now(UTC),
+            purpose=Purpose.RECOVERY if r.state.recovering else Purpose.ROLL_OUT,
         )
         for r in sorted(records.values(), key=lambda r: r.name)
         if r.state.phase not in AT_REST and r.state.token and (r.name, r.state.token) not in held

@@ -10,7 +10,7 @@ from gpupartition import names
 from gpupartition.api.v1alpha1 import DrainMode, NodeStateStatus, Phase
 from gpupartition.controller.actuator import carry_out
 from gpupartition.controller.caches import Caches
-from gpupartition.controller.events import Recorder
+from gpupartition.controller.events import WARNINGS, Recorder
 from gpupartition.controller.evictor import Evictor
 from gpupartition.controller.ledger import Ledger
 from gpupartition.controller.metrics import TRANSITIONS
@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 SOON = timedelta(seconds=0.2)  # something moved while it was read, or a write was refused
 WATCHED = timedelta(seconds=5)  # a watch event is expected to come first; this only covers the case that it does not
+AWAY = timedelta(seconds=60)  # a node that is not Ready may stay away for ever; that it is back is an event
 HELD = timedelta(seconds=10)  # holders may take hours: claims are listed for the whole cluster, so not every second
 
 
@@ -137,7 +138,8 @@ class NodeLoop:
         body = self._policies.get(reading.record.spec.policy_ref.name)
         first_look = reading.record.state.phase is Phase.PENDING and step.state.phase is Phase.UP_TO_DATE
         if body is not None and not first_look:
-            await self._recorder.phase(body, reading.record.name, step.state.phase, step.note)
+            loud = step.state.phase in WARNINGS or bool(step.state.reason)
+            await self._recorder.phase(body, reading.record.name, step.state.phase, step.note, warning=loud)
 
     async def _close(self, reading: Reading) -> timedelta | None:
         """At rest: give back the grant, remove what is left over, and let go of a node that nobody wants any more."""
@@ -229,7 +231,9 @@ def _waits(state: NodeStateStatus, world: World) -> timedelta:
         if world.holders:
             return min(HELD, max(rests(world.occupants, world.drain) or HELD, SOON))
         return max(limits.idle_gap - world.idle, SOON)
-    if state.phase is Phase.VERIFYING and world.matched:
+    if state.recovering and not world.node_ready:
+        return AWAY
+    if (state.phase is Phase.VERIFYING or state.recovering) and world.matched:
         return max(limits.min_ready - world.matched, SOON)
     return WATCHED if state.phase is not Phase.VERIFYING else timedelta(seconds=1)
 

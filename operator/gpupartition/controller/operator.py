@@ -28,6 +28,7 @@ from gpupartition.controller.policy import PolicyLoop
 from gpupartition.controller.probe import Probe
 from gpupartition.controller.records import DRIVERS, POLICIES
 from gpupartition.controller.refusals import Refusals
+from gpupartition.controller.scope import Absence
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.controller.summary import Summary
 from gpupartition.controller.world import Reader
@@ -74,10 +75,11 @@ class Operator:
         probe = Probe(client)
         intents = Intents(self._caches, probe)
         recorder, watches, refusals = Recorder(client), Stopwatch(), Refusals()
-        ledger = Ledger(client, self._caches, ignore_not_ready=settings.ignore_not_ready)
+        absence = Absence(noticed=settings.limits.not_ready, ignored=settings.ignore_not_ready)
+        ledger = Ledger(client, self._caches, absence=absence)
         occupants = Occupants(client, refusals, namespace=settings.namespace)
         reader = Reader(client, self._caches, intents, watches, settings.limits, occupants=occupants)
-        forecast = Forecast(self._caches, reader, ledger, ignore_not_ready=settings.ignore_not_ready)
+        forecast = Forecast(self._caches, reader, ledger, absence=absence)
         summary = Summary(client, self._caches, recorder, settings, Observer(forecast), self._kinds.policies)
         self._node_loop = NodeLoop(
             client,

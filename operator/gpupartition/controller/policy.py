@@ -93,7 +93,7 @@ class PolicyLoop:
         if policy.deleting and await self._finish(scope):
             return None
         again = await self._summary.policy(scope, admission)
-        if not admission.reason and not admission.nodes and not policy.deleting:
+        if not admission.reason and not admission.grants and not policy.deleting:
             await self._unpin(scope)
             await self._collector.collect(scope.driver)
         return sooner(again, admission.until)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from gpupartition.api.v1alpha1 import DrainMode, DriverStatus, Grant, NodeStateStatus, Phase
@@ -11,11 +11,26 @@ from gpupartition.controller.intent import Driver, Intent, Intents, Policy, labe
 from gpupartition.controller.records import Record
 from gpupartition.domain.admission import Standing
 from gpupartition.domain.backend import Problem, Turn
+from gpupartition.domain.others import at_work, skips
+from gpupartition.domain.recovery import restarted_since
 from gpupartition.domain.rest import released_at, same_layout
 from gpupartition.domain.world import AT_REST
 from gpupartition.kube import Object
 
 FAILURES = frozenset({Phase.ROLLED_BACK, Phase.FAILED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absence:
+    """How long a node may not be Ready: `noticed` after so long, no longer counted on after so long."""
+
+    noticed: timedelta
+    ignored: timedelta
+
+    def of(self, policy: Policy) -> Absence:
+        """With what the policy says of it."""
+        seconds = policy.spec.rollout.ignore_not_ready_after_seconds if policy.spec else None
+        return self if seconds is None else replace(self, ignored=timedelta(seconds=seconds))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +109,7 @@ def read_scope(
     )
 
 
-def standing(scope: Scope, name: str, record: Record | None, node: Object | None, *, ignore: timedelta) -> Standing:
+def standing(scope: Scope, name: str, record: Record | None, node: Object | None, *, absence: Absence) -> Standing:
     """Where a node stands. A node in flight under a refused policy still goes to what was accepted before."""
     state = record.state if record else NodeStateStatus()
     intent = scope.intents.get(name)
@@ -108,7 +123,7 @@ def standing(scope: Scope, name: str, record: Record | None, node: Object | None
     spec = scope.policy.spec
     when_idle = spec is None or spec.rollout.drain.mode is DrainMode.WHEN_IDLE
     reverts = record is not None and scope.reverts(record)
-    away = not_ready_since(node)
+    skip = node is not None and skips(node)
     return Standing(
         node=name,
         uid=uid,
@@ -116,16 +131,45 @@ def standing(scope: Scope, name: str, record: Record | None, node: Object | None
         phase=state.phase,
         at_target=not reverts if intent is None else state.phase is Phase.UP_TO_DATE and on_target and alive,
         towards=on_target,
-        startable=alive and (reverts or (bool(wanted) and on_target and state.phase is not Phase.SKIPPED)),
+        startable=alive and not skip and (reverts or (bool(wanted) and on_target and state.phase is not Phase.SKIPPED)),
         halted=state.phase in FAILURES and on_target and not asked_again,
         blocked=bool(state.blockers) and state.phase is Phase.PENDING and when_idle,
         leaving=scope.gives_up(name),
         holders=len(state.blockers),
         ready=node is not None and condition(node, "Ready") == "True",
-        ignored=away is not None and datetime.now(UTC) - away > ignore,
+        ignored=is_ignored(node, absence.of(scope.policy)),
+        initial=alive and not scope.gives_up(name) and not state.blockers and _is_new(scope, state, node),
+        lost=_lost(state, node, absence) if alive and not skip and not scope.gives_up(name) else None,
+        recovering=state.recovering,
+        at_work=at_work(node) if node is not None else "",
         attempts=state.attempts,
         released=released_at(state),
     )
+
+
+def is_ignored(node: Object | None, absence: Absence) -> bool:
+    """Whether a node has not been Ready for so long that nobody counts on it."""
+    since = not_ready_since(node)
+    return since is not None and datetime.now(UTC) - since > absence.ignored
+
+
+def _is_new(scope: Scope, state: NodeStateStatus, node: Object | None) -> bool:
+    """Whether a node came after its policy had been accepted, and has never been verified."""
+    accepted, created = scope.policy.status.first_accepted_at, node and node["metadata"].get("creationTimestamp")
+    if state.current is not None or accepted is None or not created:
+        return False
+    return datetime.fromisoformat(str(created)) > accepted
+
+
+def _lost(state: NodeStateStatus, node: Object | None, absence: Absence) -> datetime | None:
+    """When a verified node counts as lost, at the latest now for one that was restarted; None while there is nothing wrong."""
+    if state.phase is not Phase.UP_TO_DATE or state.token or node is None:
+        return None
+    boot = str(node.get("status", {}).get("nodeInfo", {}).get("bootID", ""))
+    since = not_ready_since(node)
+    if restarted_since(state.boot_id, boot):
+        return datetime.min.replace(tzinfo=UTC)
+    return None if since is None else since + absence.noticed
 
 
 def ledger_of(driver: Object) -> list[Grant]:

@@ -14,7 +14,7 @@ from gpupartition.controller.forecast import Observer
 from gpupartition.controller.intent import Driver, Policy, revision
 from gpupartition.controller.metrics import IN_FLIGHT, NODES
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, dump
-from gpupartition.controller.scope import Scope, ledger_of, standing
+from gpupartition.controller.scope import Absence, Scope, ledger_of, standing
 from gpupartition.domain.admission import Admission
 from gpupartition.domain.backend import NodeFacts, Problem
 from gpupartition.domain.capacity import by_profile
@@ -48,6 +48,7 @@ class Summary:
         self._settings = settings
         self._observer = observer
         self._policies = policies
+        self._absence = Absence(noticed=settings.limits.not_ready, ignored=settings.ignore_not_ready)
         self._written: dict[str, datetime] = {}
 
     async def refuse(self, body: Object, policy: Policy, problems: Sequence[Problem]) -> timedelta | None:
@@ -63,10 +64,9 @@ class Summary:
         """Sum up; returns when to do so again, if it was too early."""
         policy = scope.policy
         ledger = ledger_of(scope.driver_body)
-        granted = frozenset(g.node for g in ledger if g.node in scope.nodes) | frozenset(admission.nodes)
+        granted = frozenset(g.node for g in ledger if g.node in scope.nodes) | frozenset(admission.grants)
         nodes = [
-            standing(scope, n, scope.records.get(n), node, ignore=self._settings.ignore_not_ready)
-            for n, node in scope.nodes.items()
+            standing(scope, n, scope.records.get(n), node, absence=self._absence) for n, node in scope.nodes.items()
         ]
         outlook, look_again = await self._outlook(scope)
         rollout = Rollout(
@@ -82,6 +82,7 @@ class Summary:
             outlook=sentence(outlook) if outlook else "",
             granted=granted,
             deleting=policy.deleting,
+            accept_drift=policy.accept_drift,
         )
         now = datetime.now(UTC)
         status = summarise(

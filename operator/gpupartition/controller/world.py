@@ -20,11 +20,14 @@ from gpupartition.controller.caches import Caches, condition, trim, trim_claim, 
 from gpupartition.controller.intent import NOTHING, Driver, Intent, Intents, Policy, revert
 from gpupartition.controller.occupants import EVICTING, Occupants, Seen
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record
+from gpupartition.controller.scope import not_ready_since
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.domain.backend import Config, NodeFacts, Observation, Refused
 from gpupartition.domain.changes import change_class
 from gpupartition.domain.guards import expected_pool
 from gpupartition.domain.holders import Holder, blocking, holders
+from gpupartition.domain.lifecycle import ABANDONED
+from gpupartition.domain.others import at_work, skips
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.world import AT_REST, Limits, Quiesce, State, World
 from gpupartition.domain.writes import Subject, last_used
@@ -208,6 +211,7 @@ class Reader:
         seen = Seen(holders=held)
         if live and self._occupants is not None and rollout.drain.mode is DrainMode.EVICT and state.phase in EVICTING:
             seen = await self._occupants.read(held, observed, state, policy, now)
+        since = not_ready_since(node)
         quiesce = self._quiesce(name, rule) if live else _quiesce(rule, timedelta(0))
         world = World(
             now=now,
@@ -236,6 +240,11 @@ class Reader:
             occupants=seen.occupants,
             monitors=seen.monitors,
             no_eviction=seen.no_eviction,
+            away=now - since if since is not None else timedelta(0),
+            ready_since=_ready_since(node),
+            at_work=at_work(node) if node is not None else "",
+            skip=node is not None and skips(node),
+            abandoned=_is_abandoned(policy, node),
         )
         subject = Subject(
             node_name=name,
@@ -273,6 +282,9 @@ class Reader:
             return NOTHING
         if not leaving and policy is not None:
             return self._intents.compile(driver, policy, trim_node(node))
+        given_up = record.state.phase is Phase.FAILED or record.state.reason == ABANDONED
+        if given_up and _is_abandoned(policy, node):
+            return NOTHING
         wants_revert = policy is not None and policy.spec is not None and policy.spec.deletion_policy == "Revert"
         original = revert(record.state.original) if wants_revert else None
         if original is None or _is_back(original, observed, record):
@@ -347,7 +359,7 @@ class Reader:
         if not live:
             return timedelta(0)
         waits = (
-            record.state.phase is Phase.VERIFYING
+            (record.state.phase is Phase.VERIFYING or record.state.recovering)
             and observed.ready
             and observed.pool.equals(expected_pool(record.state))
         )
@@ -363,6 +375,18 @@ class Reader:
             and not observed.pool.same_shape(Pool.from_json(state.target.pool))
         )
         return self._watches.read((record.name, "differs"), state.since if drifted else None)
+
+
+def _ready_since(node: Object | None) -> datetime | None:
+    conditions = node.get("status", {}).get("conditions", ()) if node is not None else ()
+    times = [c.get("lastTransitionTime") for c in conditions if c["type"] == "Ready" and c["status"] == "True"]
+    return datetime.fromisoformat(times[0]) if times and times[0] else None
+
+
+def _is_abandoned(policy: Policy | None, node: Object | None) -> bool:
+    """Whether somebody asked, on the node or on its policy, to let go of what cannot be brought back."""
+    on_node = node is not None and bool(node["metadata"].get("annotations", {}).get(names.ABANDON))
+    return on_node or (policy is not None and policy.abandoned)
 
 
 def grant_of(ledger: list[Grant], node: str) -> Grant | None:
@@ -398,6 +422,8 @@ def _way_back(
         return driver.backend.way_back(driver.spec, facts, driver.cluster), ""
     except Refused as refused:
         accepted = names.ACCEPT_NO_ROLLBACK in facts.node["metadata"].get("annotations", {})
+        if current is not None and observed.assignment != current.assignment:
+            return revert(current), ""  # somebody else wrote the assignment: back is what was verified
         if accepted:
             return Config(fingerprint="", assignment=observed.assignment, pool=observed.pool), ""
         return None, str(refused)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from gpupartition.api.v1alpha1 import Grant, NodeCount, Phase
+from gpupartition.api.v1alpha1 import Grant, NodeCount, Phase, Purpose
 from gpupartition.domain.world import AT_REST
 
 LEDGER_SIZE: Final = 1024  # entries of status.inFlight; more nodes than that at once is nobody's wish
@@ -20,7 +20,9 @@ class Standing:
     `at_target`: verified with what is wanted now; `towards`: its record's target is what is wanted now; `startable`: it could begin
     (its layout compiles and there is a way back); `halted`: it failed with the present target and nobody asked to try again;
     `blocked`: holders are in the way and the policy does not wait for them; `leaving`: the policy gives the node up, and at most brings it
-    back to what it had, so that its limit is not about it.
+    back to what it had, so that its limit is not about it; `initial`: it is new and in nobody's use, and gets its first layout; `lost`: when a
+    verified node counts as lost, because it was restarted or is not Ready; `recovering`: it is only verified again; `at_work`: what others do
+    to it.
     """
 
     node: str
@@ -36,6 +38,10 @@ class Standing:
     holders: int = 0
     ready: bool = True
     ignored: bool = False  # NotReady for so long that nobody counts on it
+    initial: bool = False
+    lost: datetime | None = None
+    recovering: bool = False
+    at_work: str = ""
     attempts: int = 0
     released: datetime | None = None  # when a change brought it to what is wanted; None where it had that already
 
@@ -52,7 +58,17 @@ class Standing:
     @property
     def free(self) -> bool:
         """Whether it could be taken at once."""
-        return self.waits and not self.blocked and self.ready
+        return self.waits and not self.blocked and self.ready and not self.at_work
+
+    @property
+    def away(self) -> bool:
+        """Whether others have made it unavailable, or nobody."""
+        return (not self.ready and not self.ignored) or bool(self.at_work)
+
+    @property
+    def forgotten(self) -> bool:
+        """Whether it is only waited for, and has been for so long that nobody counts on it."""
+        return self.ignored and self.recovering
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +78,9 @@ class Rules:
     max_unavailable: int
     driver_max_unavailable: int
     limit: int
+    max_initializing: int = 1
     max_failed: int = 0
+    drift: str = ""  # why nobody is taken: too many nodes have drifted together; "" when not
     go_on: bool = False  # onFailure: Continue
     paused: bool = False
     frozen: str = ""  # the reason; "" when not frozen
@@ -77,14 +95,23 @@ class Rules:
 class Admission:
     """The nodes to admit, in order, and what keeps the next one out ("" while nothing does).
 
+    `initial` are those of them that get their first layout; `lost` are verified nodes to be verified again, whatever keeps others out.
     `left`: how many are still to be taken after these; `until`: when that may change though nothing happens.
     """
 
     nodes: tuple[str, ...] = ()
+    initial: frozenset[str] = frozenset()
+    lost: tuple[str, ...] = ()
     reason: str = ""
     message: str = ""
     left: int = 0
     until: datetime | None = None
+
+    @property
+    def grants(self) -> Mapping[str, Purpose]:
+        """Who gets a grant, and what for."""
+        chosen = {n: Purpose.INITIAL if n in self.initial else Purpose.ROLL_OUT for n in self.nodes}
+        return dict.fromkeys(self.lost, Purpose.RECOVERY) | chosen
 
 
 def resolve(count: NodeCount, of: int) -> int:
@@ -107,23 +134,28 @@ def admit(
     ledger: Sequence[Grant],
     rules: Rules,
 ) -> Admission:
-    """Choose the nodes to begin with now.
+    """Choose the nodes to begin with now, and those to verify again.
 
     `nodes` are those of the policy; `others` names the nodes of the driver's other policies that are unavailable. A node counts as
-    unavailable while it has a grant, is not at rest, or is NotReady for whatever reason: what others took away is gone too.
+    unavailable while it has a grant, is not at rest, or is NotReady for whatever reason: what others took away is gone too. New nodes do not
+    count: nobody has had them yet.
     """
+    lost, next_lost = _lost(nodes, ledger, rules)
     shut = _shut(nodes, rules)
     if shut is not None:
-        return shut
+        return replace(shut, lost=lost, until=next_lost)
     granted = {grant.node for grant in ledger}
     stuck = {n.node for n in nodes if n.halted and n.in_flight}
     excused = stuck if rules.go_on else set()  # they count against max_failed instead
-    down = {n.node for n in nodes if n.in_flight or n.node in granted or (not n.ready and not n.ignored)} - excused
-    everybody = (down | granted | set(others)) - excused
+    excused = excused | {n.node for n in nodes if n.initial or n.forgotten}
+    down = {n.node for n in nodes if n.in_flight or n.node in granted or n.away} - excused
+    elsewhere = {grant.node for grant in ledger if grant.purpose is not Purpose.INITIAL} | set(others)
+    everybody = (down | elsewhere) - excused
+    beginners = {n.node for n in nodes if n.initial and (n.in_flight or n.node in granted)}
     # Whoever has a grant goes to what is wanted now, whatever its record says yet.
     beginning = {n.node for n in nodes if n.in_flight or n.node in granted}
     reached = sum((n.at_target or n.node in beginning) and not n.leaving for n in nodes)
-    waiting = [n for n in nodes if n.waits and n.node not in down]
+    waiting = [n for n in nodes if n.waits and n.node not in beginning and (n.ready or n.ignored)]
     free = sorted((n for n in waiting if n.free), key=order)
     slots = {
         "LimitReached": rules.limit - reached,
@@ -136,15 +168,19 @@ def admit(
     staying = [n for n in free if not n.leaving][: max(0, slots["LimitReached"])]
     takeable = [n for n in free if n.leaving or n in staying]
     room = max(0, min(number for name, number in slots.items() if name != "LimitReached"))
-    chosen = () if rules.outside or resting else tuple(n.node for n in takeable[:room])
+    settled = [] if resting else [n.node for n in takeable if not n.initial][:room]
+    new = [n.node for n in takeable if n.initial][: max(0, rules.max_initializing - len(beginners))]
+    picked = {*settled, *new[: max(0, slots["LedgerFull"] - len(settled))]}
+    chosen = () if rules.outside else tuple(n.node for n in takeable if n.node in picked)
     left = len(waiting) - len(chosen)
     gate = _gate(
         slots,
         left=left,
         free=len(free) - len(chosen),
         blocked=sum(n.blocked for n in waiting),
-        down=down | set(chosen),
-        away={n.node for n in nodes if not n.ready and not n.in_flight and n.node not in granted},
+        down=down | set(chosen) | beginners,
+        away={n.node: n.at_work or "not Ready" for n in nodes if n.away and n.node not in beginning},
+        foreign={n.node: n.at_work for n in waiting if n.at_work},
         stuck=stuck,
         everybody=everybody,
     )
@@ -152,8 +188,22 @@ def admit(
         gate = {"reason": "OutsideWindow", "message": f"{_waiting(left)} for the next window: {rules.outside}"}
     elif len(free) > len(chosen) and gate["reason"] == "RollingOut" and resume is not None and resting:
         gate["message"] = f"no node is taken before {resume:%H:%M:%S} UTC: spec.rollout.pauseBetweenSeconds"
-    turns = [at for at in (rules.turn, resume if resting else None) if at is not None]
-    return Admission(nodes=chosen, left=left, until=min(turns, default=None) if left else None, **gate)
+    turns = [at for at in (rules.turn, resume if resting else None) if at is not None and left]
+    until = min([*turns, *([next_lost] if next_lost else [])], default=None)
+    initial = frozenset(n.node for n in nodes if n.initial and n.node in chosen)
+    return Admission(nodes=chosen, initial=initial, lost=lost, left=left, until=until, **gate)
+
+
+def _lost(nodes: Iterable[Standing], ledger: Sequence[Grant], rules: Rules) -> tuple[tuple[str, ...], datetime | None]:
+    """Verified nodes to be verified again now, and when the next one counts as lost. No limit holds them up: they are unavailable anyway."""
+    if rules.frozen or rules.stopped:
+        return (), None
+    granted = {grant.node for grant in ledger}
+    times = {n.node: n.lost for n in nodes if n.lost is not None and not n.in_flight and n.node not in granted}
+    due = sorted(n for n, at in times.items() if at <= rules.now)
+    return tuple(due[: max(0, LEDGER_SIZE - len(ledger))]), min(
+        (at for at in times.values() if at > rules.now), default=None
+    )
 
 
 def _waiting(count: int) -> str:
@@ -172,6 +222,8 @@ def _shut(nodes: Sequence[Standing], rules: Rules) -> Admission | None:
         return Admission(reason="Frozen", message=f"everything is frozen: {rules.frozen}")
     if rules.paused:
         return Admission(reason="Paused", message="spec.rollout.paused is true")
+    if rules.drift:
+        return Admission(reason="MassDrift", message=rules.drift)
     halted = sorted(n.node for n in nodes if n.halted)
     if len(halted) > rules.max_failed:
         return Admission(reason="RolloutHalted", message=f"no other node is touched since {halted[0]} failed")
@@ -185,7 +237,8 @@ def _gate(
     free: int,
     blocked: int,
     down: set[str],
-    away: set[str],
+    away: Mapping[str, str],
+    foreign: Mapping[str, str],
     stuck: set[str],
     everybody: set[str],
 ) -> dict[str, str]:
@@ -205,10 +258,8 @@ def _gate(
             "reason": "RolloutHalted",
             "message": f"spec.rollout.maxUnavailable is used up by {names}, which failed",
         }
-    if not free and not moving and blocked:
-        return {"reason": "WaitingForHolders", "message": f"{_waiting(blocked)} until all devices are free"}
-    if not free and not moving:
-        return {"reason": "RollingOut", "message": f"{_waiting(left)} to become Ready"}
+    if not free and moving <= set(away) and (foreign or not moving):
+        return _nobody_free(left, blocked=0 if moving else blocked, foreign=foreign)
     used_up = _used_up(slots, moving=moving, away=away, elsewhere=everybody - down)
     if used_up:
         return {"reason": "BudgetExhausted", "message": used_up}
@@ -217,10 +268,24 @@ def _gate(
     return {"reason": "RollingOut", "message": ""}
 
 
-def _used_up(slots: dict[str, int], *, moving: set[str], away: set[str], elsewhere: set[str]) -> str:
+def _nobody_free(left: int, *, blocked: int, foreign: Mapping[str, str]) -> dict[str, str]:
+    if blocked:
+        return {"reason": "WaitingForHolders", "message": f"{_waiting(blocked)} until all devices are free"}
+    if foreign:
+        return {"reason": "ForeignMaintenance", "message": f"waits until others are done: {_named(foreign)}"}
+    return {"reason": "RollingOut", "message": f"{_waiting(left)} to become Ready"}
+
+
+def _named(nodes: Mapping[str, str]) -> str:
+    return "; ".join(f"node {node}: {why}" for node, why in sorted(nodes.items())[:5])
+
+
+def _used_up(slots: dict[str, int], *, moving: set[str], away: Mapping[str, str], elsewhere: set[str]) -> str:
     """Whose budget is used up by nodes that this policy does not change; "" when none is."""
-    if slots["RollingOut"] <= 0 and moving and moving <= away:
-        return f"spec.rollout.maxUnavailable is used up by {', '.join(sorted(moving)[:5])}, not Ready for other reasons"
+    if slots["RollingOut"] <= 0 and moving and moving <= set(away):
+        if all(away[node] == "not Ready" for node in moving):
+            return f"spec.rollout.maxUnavailable is used up by {', '.join(sorted(moving)[:5])}, not Ready for other reasons"
+        return f"spec.rollout.maxUnavailable is used up by others: {_named({n: away[n] for n in moving})}"
     if slots["BudgetExhausted"] <= 0 and slots["RollingOut"] > 0 and elsewhere:
         return f"the driver's maxUnavailable is used up by {', '.join(sorted(elsewhere)[:5])}"
     return ""

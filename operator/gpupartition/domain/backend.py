@@ -91,7 +91,9 @@ class Observation:
 
     `assignment` and `step` are the value and the step that it carries; `running` is the fingerprint of what its driver really runs
     ("" when no driver pod runs or it cannot be told); `ready` whether the driver that belongs to `assignment` is up; `plugin` is the
-    pod that would have to go for the driver to start anew; `complaint` says why it is not ready.
+    pod that would have to go for the driver to start anew; `complaint` says why it is not ready. `lost_gpus`: how many fewer GPUs it
+    publishes than its driver was told to (0 where that cannot be told); `writer`: who wrote its assignment last, if that was not we ("" where
+    nobody else can, or what others write is undone at once).
     """
 
     assignment: str | None
@@ -101,6 +103,8 @@ class Observation:
     pool: Pool
     complaint: str = ""
     plugin: Object | None = None
+    lost_gpus: int = 0
+    writer: str = ""
     attributes: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -33,7 +33,8 @@ def retarget(state: State, world: World) -> State:
     wanted = world.wanted
     assert wanted is not None, state
     target = wanted.assigned(world.revision).model_copy(update={"since": world.now})
-    return state.model_copy(update={"target": target, "change": change_class(world.observed, wanted)})
+    update = {"target": target, "change": change_class(world.observed, wanted), "recovering": False}
+    return state.model_copy(update=update)
 
 
 def retarget_verified(state: State, world: World) -> State:
@@ -49,8 +50,8 @@ def retarget_dirty(state: State, world: World) -> State:
 def released(outcome: Phase) -> Change:
     """Remember what the node will be when its quiesce is gone."""
 
-    def change(state: State, _: World) -> State:
-        update: dict[str, Any] = {"outcome": outcome}
+    def change(state: State, world: World) -> State:
+        update: dict[str, Any] = {"outcome": outcome, "boot_id": world.boot_id}
         if outcome is Phase.UP_TO_DATE:
             update |= {"current": state.target, "attempts": 0}
         if outcome is Phase.ROLLED_BACK:
@@ -63,7 +64,15 @@ def released(outcome: Phase) -> Change:
 def settle_down(state: State, _: World) -> State:
     """At rest nothing of the attempt is kept but its token, which leaves last, and what it came to."""
     return state.model_copy(
-        update={"outcome": None, "dirty": False, "restart": None, "previous": None, "blockers": [], "change": "None"}
+        update={
+            "outcome": None,
+            "dirty": False,
+            "restart": None,
+            "previous": None,
+            "blockers": [],
+            "change": "None",
+            "recovering": False,
+        }
     )
 
 
@@ -75,6 +84,11 @@ def give_up(state: State, _: World) -> State:
 def stop_undrained(state: State, world: World) -> State:
     """Nothing was changed, and it counts as a failure until somebody asks to try again."""
     return answered(give_up(state, world), world).model_copy(update={"outcome": Phase.ROLLED_BACK})
+
+
+def wait_again(state: State, _: World) -> State:
+    """Back to its place in the queue: nothing was tried."""
+    return state.model_copy(update={"outcome": Phase.PENDING})
 
 
 def record_restart(state: State, world: World) -> State:

@@ -25,10 +25,12 @@ from gpupartition.api.v1alpha1 import (
 from gpupartition.domain import windows
 from gpupartition.domain.admission import Admission, Standing, paused_until
 from gpupartition.domain.backend import Problem
-from gpupartition.domain.world import AT_REST
+from gpupartition.domain.drift import brake, is_drifting
 
 # While nodes are left and one of these is the reason, the roll-out goes on by itself.
-GOING_ON: Final = frozenset({"RollingOut", "WaitingForHolders", "BudgetExhausted", "LedgerFull", "OutsideWindow"})
+GOING_ON: Final = frozenset(
+    {"RollingOut", "WaitingForHolders", "BudgetExhausted", "LedgerFull", "OutsideWindow", "ForeignMaintenance"}
+)
 REFUSED: Final = frozenset({"EvictionBlocked", "EvictionForbidden"})
 WAITING: Final = GOING_ON - {"RollingOut"}
 
@@ -62,6 +64,7 @@ class Rollout:
     granted: frozenset[str] = frozenset()
     deleting: bool = False
     limit: int = 0
+    accept_drift: str = ""  # the value of the annotation by which people accept that many nodes have drifted
 
 
 def verdict(rollout: Rollout) -> Verdict:
@@ -73,7 +76,8 @@ def verdict(rollout: Rollout) -> Verdict:
     at_rest = not counts.in_progress and not rollout.granted
     complete = counts.up_to_date == counts.matched and at_rest
     if complete:
-        return Verdict(ready=True, reason="RolloutComplete", message=f"all {counts.matched} nodes are verified")
+        message = f"all {counts.matched} nodes are verified{_degraded(rollout)}"
+        return Verdict(ready=True, reason="RolloutComplete", message=message)
     if admission.reason in {"Paused", "Frozen"}:
         return Verdict(ready=False, reason=admission.reason, message=admission.message)
     if rollout.conflicts:
@@ -86,12 +90,9 @@ def verdict(rollout: Rollout) -> Verdict:
         skipped = min(n for n, r in rollout.records.items() if r.phase is Phase.SKIPPED)
         message = f"node {skipped} is skipped: {rollout.records[skipped].message}"
         return Verdict(ready=False, reason=rollout.records[skipped].reason or "Skipped", message=message, stalled=True)
-    drifting = sorted(n for n, r in rollout.records.items() if _drifts(r))
-    if drifting:
-        message = f"node {drifting[0]} {rollout.records[drifting[0]].message}"
-        if rollout.records[drifting[0]].phase is not Phase.PENDING:
-            message = f"node {drifting[0]} no longer published the wanted layout and is being repaired"
-        return Verdict(ready=False, reason="Drift", message=message, reconciling=True)
+    unwell = _unwell(rollout)
+    if unwell is not None:
+        return unwell
     waiting = admission.reason if admission.reason in WAITING else ""
     if not waiting and _all_draining_under_holders(rollout):
         waiting = "WaitingForHolders"
@@ -106,6 +107,25 @@ def verdict(rollout: Rollout) -> Verdict:
     if counts.failed:
         message = f"{message}; {counts.failed} failed: {', '.join(f.node for f in failures(rollout)[:5])}"
     return Verdict(ready=False, reason=waiting or "RollingOut", message=message, reconciling=True)
+
+
+def _unwell(rollout: Rollout) -> Verdict | None:
+    """Nodes that were verified and no longer are, while nothing else goes on."""
+    recovering = sorted(n for n, r in rollout.records.items() if r.recovering and r.phase is not Phase.FAILED)
+    if (
+        recovering
+        and not any(n.in_flight and n.node not in recovering for n in rollout.nodes)
+        and not rollout.admission.left
+    ):
+        message = f"node {recovering[0]}: {_recovers(rollout, recovering[0])}"
+        return Verdict(ready=False, reason="NodeRecovering", message=message, reconciling=True)
+    drifting = sorted(n for n, r in rollout.records.items() if is_drifting(r))
+    if drifting:
+        message = f"node {drifting[0]} {rollout.records[drifting[0]].message}"
+        if rollout.records[drifting[0]].phase not in {Phase.PENDING, Phase.SKIPPED}:
+            message = f"node {drifting[0]} no longer published the wanted layout and is being repaired"
+        return Verdict(ready=False, reason="Drift", message=message, reconciling=True)
+    return None
 
 
 def _special(rollout: Rollout) -> Verdict | None:
@@ -130,6 +150,8 @@ def _stalled(rollout: Rollout) -> Verdict | None:
     if rollout.admission.reason == "Stopped":
         reason = rollout.admission.message.split(":", 1)[0]
         return Verdict(ready=False, reason=reason, message=rollout.admission.message, stalled=True)
+    if rollout.admission.reason == "MassDrift":
+        return Verdict(ready=False, reason="MassDrift", message=rollout.admission.message, stalled=True)
     failed = failures(rollout)
     moving = any((n.in_flight or n.node in rollout.granted) and n.phase is not Phase.FAILED for n in rollout.nodes)
     goes_on = bool(rollout.admission.left) and rollout.admission.reason in GOING_ON
@@ -143,13 +165,17 @@ def _stalled(rollout: Rollout) -> Verdict | None:
     return Verdict(ready=False, reason=reason, message=message, stalled=True)
 
 
-def _drifts(record: NodeStateStatus) -> bool:
-    """Whether a node waits to be repaired or is being repaired: on its way to what it was verified with before."""
-    if record.phase is Phase.PENDING:
-        return record.reason == "Drift"
-    target, current = record.target, record.current
-    unfinished = record.phase not in AT_REST and record.outcome is None
-    return unfinished and target is not None and current is not None and target.fingerprint == current.fingerprint
+def _degraded(rollout: Rollout) -> str:
+    lacking = sorted(n for n, r in rollout.records.items() if r.reason == "HardwareDegraded")
+    if not lacking:
+        return ""
+    return f", {len(lacking)} without all of their GPUs: {', '.join(lacking[:5])}"
+
+
+def _recovers(rollout: Rollout, node: str) -> str:
+    record = rollout.records[node]
+    ready = next((n.ready for n in rollout.nodes if n.node == node), True)
+    return f"{record.message or record.phase}" if ready else "is not Ready; it is verified again when it is"
 
 
 def _all_draining_under_holders(rollout: Rollout) -> bool:
@@ -237,7 +263,9 @@ def count(rollout: Rollout) -> NodeCounts:
         blocked=sum(n.holders > 0 and n.phase in {Phase.PENDING, Phase.DRAINING} and not n.at_target for n in nodes),
         failed=sum(n.halted for n in nodes),
         skipped=sum(n.phase is Phase.SKIPPED for n in nodes),
-        unavailable=sum(n.in_flight or n.node in rollout.granted or not (n.ready or n.ignored) for n in nodes),
+        unavailable=sum(
+            (n.in_flight or n.node in rollout.granted or n.away) and not (n.initial or n.forgotten) for n in nodes
+        ),
         would_change=rollout.would_change,
     )
 
@@ -299,16 +327,19 @@ def summarise(
         say("Reconciling", said.reconciling or None, said.reason, said.message),
         say("Stalled", said.stalled or None, said.reason, said.message),
     ]
+    drift = brake(rollout.records, before=before.drift, asked=rollout.accept_drift, matched=len(rollout.nodes), now=now)
     newly = before.accepted_at is None or before.observed_generation != generation
     accepted_at = now if said.accepted and newly else before.accepted_at
     return PolicyStatus(
         observed_generation=generation,
         accepted_at=accepted_at,
+        first_accepted_at=before.first_accepted_at or accepted_at,
         revision=revision or before.revision,
         progress=f"{counts.up_to_date}/{counts.matched}",
         nodes=counts,
         capacity=list(capacity),
         blocked_by=blockers(rollout)[:SHOWN],
         failed_nodes=failures(rollout)[:SHOWN],
+        drift=drift,
         conditions=[c for c in all_conditions if c is not None],
     )

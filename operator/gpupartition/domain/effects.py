@@ -24,6 +24,15 @@ class PatchNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveTaint:
+    """Take one taint from the Node, by its place among them and under the resourceVersion of the Node as it was read."""
+
+    node: str
+    resource_version: str
+    place: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTaintRule:
     """Create the node's DeviceTaintRule, still without effect: an inert rule that comes too late harms nobody."""
 
@@ -112,6 +121,7 @@ class DeleteSlice:
 
 Effect = (
     PatchNode
+    | RemoveTaint
     | CreateTaintRule
     | ActivateTaintRule
     | DeleteTaintRule

@@ -181,16 +181,39 @@ def verified_but_superseded(state: State, world: World) -> bool:
     return superseded(state, world) and verified(state, world)
 
 
-def former_pool_is_back(state: State, world: World) -> bool:
-    """The way back has been walked: same assignment, by this very step, and an equal pool."""
+def _lacks_only_gpus(state: State, world: World) -> bool:
+    seen = world.observed
+    return seen.ready and seen.pool.equals_but_for_lost_gpus(expected_pool(state))
+
+
+def verified_but_for_lost_gpus(state: State, world: World) -> bool:
+    """GPUs are missing, and the others are exactly as wanted: going back would not bring them."""
+    assigned_here = assigned(state, world) or (state.recovering and world.node_ready)
+    return assigned_here and _lacks_only_gpus(state, world) and not superseded(state, world)
+
+
+def former_pool_is_back_but_for_lost_gpus(state: State, world: World) -> bool:
+    """GPUs are missing, and the others are exactly as they were before the change."""
+    return _walked_back(state, world) and _lacks_only_gpus(state, world)
+
+
+def lost_gpus(state: State, world: World) -> bool:
+    """A verified node lacks GPUs, and the others are exactly as they were verified."""
+    return state.phase is Phase.UP_TO_DATE and _lacks_only_gpus(state, world)
+
+
+def _walked_back(state: State, world: World) -> bool:
     return (
         step_used(state, world)
         and state.previous is not None
         and world.observed.assignment == state.previous.assignment
         and restarted(state, world, state.previous)
-        and world.observed.ready
-        and expected_now(state, world)
     )
+
+
+def former_pool_is_back(state: State, world: World) -> bool:
+    """The way back has been walked: same assignment, by this very step, and an equal pool."""
+    return _walked_back(state, world) and world.observed.ready and expected_now(state, world)
 
 
 def expected_pool(state: State) -> Pool:
@@ -220,9 +243,20 @@ def retried(state: State, world: World) -> bool:
     return bool(world.retry) and world.retry != state.retry
 
 
+def let_go(state: State, world: World) -> bool:
+    """Nobody wants the node, and somebody asked to let go of it as it is. Its step is used up, so no write of ours is still under way."""
+    return world.abandoned and unwanted(state, world) and step_used(state, world)
+
+
 def halts(_: State, world: World) -> bool:
     """The policy wants a node that fails left as it is, for somebody to look at."""
     return world.on_failure is OnFailure.HALT
+
+
+def missing_gpus(seen: Pool, wanted: Pool) -> str:
+    """What a person would say of GPUs that are not there."""
+    missing = sorted(wanted.gpus - seen.gpus)
+    return f"{len(missing)} of {len(wanted.gpus)} GPUs are missing, such as {missing[0] if missing else '?'}; the others publish what is wanted"
 
 
 def difference(seen: Pool, wanted: Pool) -> str:

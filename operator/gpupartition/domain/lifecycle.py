@@ -32,6 +32,7 @@ from gpupartition.domain.changes import (
     retarget_verified,
     settle_down,
     stop_undrained,
+    wait_again,
     with_blockers,
 )
 from gpupartition.domain.guards import (
@@ -45,9 +46,12 @@ from gpupartition.domain.guards import (
     drained,
     expected_pool,
     former_pool_is_back,
+    former_pool_is_back_but_for_lost_gpus,
     gone,
     halts,
     halts_undrained,
+    let_go,
+    missing_gpus,
     quiesced,
     restart_due,
     retried,
@@ -58,9 +62,11 @@ from gpupartition.domain.guards import (
     unquiesced_after_failure,
     unwanted,
     verified,
+    verified_but_for_lost_gpus,
     verified_but_superseded,
     wanted_back,
 )
+from gpupartition.domain.recovery import clock_of, left, recovered, recovered_and_wanted, recovering, steady
 from gpupartition.domain.world import State, Step, World
 
 
@@ -72,6 +78,7 @@ class Exit:
     to: Phase
     note: str
     change: Change = lambda state, _: state
+    reason: str = ""  # for the record, where neither failing nor arriving says enough
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +86,21 @@ class Row:
     """A phase: its exits in order, its time limit, and the exits that are open when that is over. No limit: it may wait for ever."""
 
     exits: tuple[Exit, ...]
-    limit: Callable[[State, World], timedelta] | None = None
+    limit: Callable[[State, World], timedelta | None] | None = None
     late: tuple[Exit, ...] = ()
 
 
 def always(_: State, __: World) -> bool:
     """For exits that only lateness opens."""
     return True
+
+
+def _quiescing(state: State, world: World) -> timedelta | None:
+    return None if state.recovering else world.limits.quiescing
+
+
+def _verifying(state: State, world: World) -> timedelta | None:
+    return clock_of(state, world, world.limits.verifying)
 
 
 def _limit(name: str) -> Callable[[State, World], timedelta]:
@@ -109,6 +124,11 @@ def _dirty(guard: Guard) -> Guard:
     return lambda state, world: guard(state, world) and state.dirty
 
 
+def _wanted_back(state: State, world: World) -> bool:
+    """A node that is only verified again is on what it would go back to: that brings nothing until somebody asks."""
+    return wanted_back(state, world) and (not state.recovering or unwanted(state, world))
+
+
 def _due(which: str) -> Guard:
     return lambda state, world: restart_due(state, world, getattr(state, which))
 
@@ -129,6 +149,13 @@ def _fail(note: str) -> tuple[Exit, ...]:
     )
 
 
+DEGRADED: Final = "HardwareDegraded"
+ABANDONED: Final = "Abandoned"
+_BACK: Final = "the node is back and publishes what it did"
+_GIVEN_UP: Final = (
+    "given up as it is (gpupartition.dev/abandon): what it publishes is unverified, its label and config stay, "
+    "and its devices are open to new claims"
+)
 _GONE: Final = Exit(gone, Phase.ABORTING, "the node is gone", give_up)
 _POINTLESS: Final = (
     Exit(_clean(unwanted), Phase.ABORTING, "the policy no longer wants this node", give_up),
@@ -154,10 +181,11 @@ PHASES: Final[dict[Phase, Row]] = {
             _GONE,
             *_POINTLESS,
             _STUCK,
-            Exit(superseded, Phase.QUIESCING, "the policy wants another layout", retarget),
-            Exit(settled, Phase.DRAINING, "no new claim is allocated here"),
+            Exit(recovering(quiesced), Phase.VERIFYING, "closed to new claims, and compared with what it was"),
+            Exit(steady(superseded), Phase.QUIESCING, "the policy wants another layout", retarget),
+            Exit(steady(settled), Phase.DRAINING, "no new claim is allocated here"),
         ),
-        _limit("quiescing"),
+        _quiescing,
         _give_up("the quiesce was not confirmed in time"),
     ),
     Phase.DRAINING: Row(
@@ -194,11 +222,34 @@ PHASES: Final[dict[Phase, Row]] = {
     Phase.VERIFYING: Row(
         (
             _GONE,
-            Exit(verified_but_superseded, Phase.DRAINING, "the policy wants another layout by now", retarget_verified),
-            Exit(verified, Phase.RELEASING, "the node publishes exactly what is wanted", released(Phase.UP_TO_DATE)),
+            Exit(left, Phase.ABORTING, "the policy no longer wants this node", wait_again),
+            Exit(recovered_and_wanted, Phase.RELEASING, _BACK, released(Phase.UP_TO_DATE)),
+            Exit(recovered, Phase.ABORTING, f"{_BACK}, and the policy wants another layout by now", wait_again),
+            Exit(
+                steady(verified_but_superseded),
+                Phase.DRAINING,
+                "the policy wants another layout by now",
+                retarget_verified,
+            ),
+            Exit(
+                steady(verified),
+                Phase.RELEASING,
+                "the node publishes exactly what is wanted",
+                released(Phase.UP_TO_DATE),
+            ),
         ),
-        _limit("verifying"),
-        _fail("the node does not publish what is wanted"),
+        _verifying,
+        (
+            Exit(
+                verified_but_for_lost_gpus,
+                Phase.RELEASING,
+                "GPUs are missing, and the others publish exactly what is wanted",
+                released(Phase.UP_TO_DATE),
+                DEGRADED,
+            ),
+            Exit(recovering(always), Phase.FAILED, "the node did not come back with what it published", answered),
+            *_fail("the node does not publish what is wanted"),
+        ),
     ),
     Phase.RELEASING: Row(
         (
@@ -218,14 +269,25 @@ PHASES: Final[dict[Phase, Row]] = {
             ),
         ),
         lambda _, world: world.limits.applying + world.limits.verifying,
-        (Exit(always, Phase.FAILED, "the former layout did not come back in time", answered),),
+        (
+            Exit(
+                former_pool_is_back_but_for_lost_gpus,
+                Phase.RELEASING,
+                "GPUs are missing, and the others publish the former layout again",
+                released(Phase.ROLLED_BACK),
+            ),
+            Exit(always, Phase.FAILED, "the former layout did not come back in time", answered),
+        ),
     ),
     Phase.FAILED: Row(
         (
             _GONE,
+            Exit(let_go, Phase.ABORTING, _GIVEN_UP, wait_again, ABANDONED),
+            Exit(left, Phase.ABORTING, "the policy no longer wants this node", wait_again),
+            Exit(recovered_and_wanted, Phase.RELEASING, _BACK, released(Phase.UP_TO_DATE)),
             # What was asked stays open: once the node is back, the same request has it try the target again.
             Exit(retried, Phase.ROLLING_BACK, "somebody asked to try again", begin_step),
-            Exit(wanted_back, Phase.ROLLING_BACK, "nothing is wanted but what the node goes back to", begin_step),
+            Exit(_wanted_back, Phase.ROLLING_BACK, "nothing is wanted but what the node goes back to", begin_step),
             Exit(superseded, Phase.DRAINING, "the policy wants another layout", retarget_dirty),
         ),
     ),
@@ -254,15 +316,16 @@ def advance(state: State, world: World) -> Step | None:
 
 def way_out(state: State, world: World) -> Exit | None:
     """The exit that is taken now. Success beats lateness: never undo what has just worked."""
-    row, left = PHASES[state.phase], time_left(state, world)
-    late = left is not None and left <= timedelta(0)
+    row, remaining = PHASES[state.phase], time_left(state, world)
+    late = remaining is not None and remaining <= timedelta(0)
     return next((way for way in (*row.exits, *(row.late if late else ())) if way.when(state, world)), None)
 
 
 def time_left(state: State, world: World) -> timedelta | None:
     """Until the phase's limit is over; None where it may wait for ever."""
-    limit = PHASES[state.phase].limit
-    return None if limit is None or state.since is None else limit(state, world) - (world.now - state.since)
+    row = PHASES[state.phase]
+    limit = row.limit(state, world) if row.limit is not None else None
+    return None if limit is None or state.since is None else limit - (world.now - state.since)
 
 
 def _take(way: Exit, state: State, world: World) -> Step:
@@ -284,8 +347,15 @@ def _take(way: Exit, state: State, world: World) -> Step:
 
 def _why(way: Exit, state: State, changed: State, world: World) -> tuple[str, str]:
     """One CamelCase word and one sentence for the record. The cause of a failure is kept until it has been undone or has grown worse."""
+    if way.reason == DEGRADED:
+        return DEGRADED, missing_gpus(world.observed.pool, expected_pool(state))
+    if way.reason:
+        return way.reason, way.note
+    if state.phase is Phase.ABORTING and state.reason == ABANDONED:
+        return state.reason, state.message
     undoing = state.phase in {Phase.ROLLING_BACK, Phase.RELEASING, Phase.FAILED, Phase.ABORTING} and bool(state.reason)
-    if undoing and way.to in {Phase.ROLLING_BACK, Phase.RELEASING, Phase.ROLLED_BACK}:
+    undone = {Phase.ROLLING_BACK, Phase.RELEASING, Phase.ROLLED_BACK, Phase.UP_TO_DATE}
+    if undoing and way.to in undone and not (state.phase is Phase.FAILED and way.to is Phase.RELEASING):
         return state.reason, state.message
     if way.to is Phase.ABORTING and changed.outcome is Phase.ROLLED_BACK:
         return f"{state.phase}Failed", f"{way.note}: {in_the_way(changed.blockers)}"

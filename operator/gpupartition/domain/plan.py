@@ -13,7 +13,7 @@ from enum import StrEnum
 from itertools import count
 from typing import Final
 
-from gpupartition.api.v1alpha1 import Blocker, DrainMode, Grant, Phase
+from gpupartition.api.v1alpha1 import Blocker, DrainMode, Grant, Phase, Purpose
 from gpupartition.domain.admission import Admission, Rules, Standing, admit, order
 from gpupartition.domain.backend import Observation
 from gpupartition.domain.changes import blockers_of, change_class
@@ -156,36 +156,41 @@ class _Course:
         self._looked = {c.name: look(c) for c in lane.candidates}
         self._first = {n: self._candidates[n].stand(state) for n, state in self._looked.items()}
         self._moving = {n for n, s in self._first.items() if s.in_flight or n in granted}
-        self._queue = sorted((s for n, s in self._first.items() if s.free and n not in self._moving), key=order)
-        self._taken = 0  # of the queue
+        queue = sorted((s for n, s in self._first.items() if s.free and n not in self._moving), key=order)
+        self._queues = {new: [s for s in queue if s.initial is new] for new in (False, True)}
+        self._taken = {False: 0, True: 0}  # of each queue
         self._arrived: dict[str, State] = {}
         self._waves: dict[str, int] = {}
-        queued = {s.node for s in self._queue}
+        queued = {s.node for s in queue}
         blocked = [n for n, s in self._first.items() if s.blocked and s.ready and n not in self._moving]
         self._done = {n for n, s in self._first.items() if _done(s)}
         self._others = {n: s for n, s in self._first.items() if n not in queued | self._done | set(blocked[1:])}
 
     def begin(self, wave: int, ledger: Sequence[Grant]) -> list[Grant]:
         """Grants for those that admission chooses now."""
-        chosen = () if self.lane.refused else self._admit(ledger).nodes
+        admission = Admission() if self.lane.refused else self._admit(ledger)
+        chosen = admission.nodes
         self._waves |= dict.fromkeys(chosen, wave)
-        self._taken += len(chosen)
+        for name in chosen:
+            self._taken[name in admission.initial] += 1
         self._moving |= set(chosen)
-        return [self._grant(name, wave) for name in chosen]
+        return [self._grant(name, wave, admission.grants[name]) for name in chosen]
 
     def _admit(self, ledger: Sequence[Grant]) -> Admission:
         """Ask admission about as many nodes as can matter to its choice, or thousands one by one would take hours.
 
-        Those that are done only use up the limit. Of those that wait, in admission's own order, no more can be chosen than may be unavailable.
-        One blocked node stands for all of them: none can be chosen.
+        Those that are done only use up the limit. Of those that wait, in admission's own order, no more can be chosen than may be unavailable,
+        and of new ones than may get their first layout at once. One blocked node stands for all of them: none can be chosen.
         """
         rules = replace(self._rules, limit=self._rules.limit - len(self._done))
-        next_ones = self._queue[self._taken : self._taken + rules.max_unavailable + 1]
+        most = {False: rules.max_unavailable, True: rules.max_initializing}
+        next_ones = [s for new, queue in self._queues.items() for s in queue[self._taken[new] :][: most[new] + 1]]
         return admit(nodes=[*self._others.values(), *next_ones], others=self.lane.others, ledger=ledger, rules=rules)
 
-    def _grant(self, name: str, wave: int) -> Grant:
-        node = self._candidates[name]
-        return Grant(node=name, uid=node.uid, policy=self.lane.policy, token=f"wave-{wave}", since=node.world.now)
+    def _grant(self, name: str, wave: int, purpose: Purpose) -> Grant:
+        node, policy = self._candidates[name], self.lane.policy
+        since = node.world.now
+        return Grant(node=name, uid=node.uid, policy=policy, token=f"wave-{wave}", since=since, purpose=purpose)
 
     def travel(self, ledger: Sequence[Grant]) -> set[str]:
         """Take everybody who is on the way as far as it goes; those that have arrived."""
@@ -266,6 +271,7 @@ class _Course:
             ),
             (first.halted, Fate.FAILED, looked.message),
             (looked.phase is Phase.SKIPPED, Fate.SKIPPED, f"{looked.reason}: {looked.message}"),
+            (first.at_work, Fate.WAITS, f"waits until others are done: {first.at_work}"),
             (first.blocked, Fate.BLOCKED, "waits until its devices are free"),
             (not first.ready, Fate.NOT_READY, "the node is not Ready"),
         ]
@@ -280,7 +286,7 @@ def _evicted(world: World) -> tuple[str, ...]:
 
 def _done(node: Standing) -> bool:
     """Verified, and nobody counts it as unavailable."""
-    return node.at_target and not node.in_flight and (node.ready or node.ignored)
+    return node.at_target and not node.in_flight and not node.away
 
 
 def look(node: Candidate) -> State:
@@ -328,6 +334,7 @@ def _as_hoped(state: State, world: World) -> World:
     opened = state.phase in {Phase.RELEASING, Phase.ABORTING}
     return replace(
         world,
+        node_ready=True,
         fresh="planned",
         observed=seen,
         quiesce=None if opened else Quiesce(active=True, proven=True, watched=LONG),

@@ -66,6 +66,20 @@ class Pool:
             and {k: dict(v) for k, v in self.counters.items()} == {k: dict(v) for k, v in other.counters.items()}
         )
 
+    @property
+    def gpus(self) -> frozenset[str]:
+        """What the devices are cut from: their counter sets; a device that shares nothing is a GPU of its own."""
+        return frozenset(name for device in self.devices for name in _parents(device))
+
+    def equals_but_for_lost_gpus(self, other: Pool) -> bool:
+        """Equal to the other one on the GPUs that there are, which are some of the other's, and not all."""
+        mine = self.gpus
+        if not mine or not mine < other.gpus or not self.usable:
+            return False
+        kept = tuple(d for d in other.devices if _parents(d) <= mine)
+        counters = {name: amounts for name, amounts in other.counters.items() if name in self.counters}
+        return self.equals(Pool(devices=kept, counters=counters))
+
     def same_shape(self, other: Pool) -> bool:
         """The same partitions of the same parents, whatever their bytes: a driver that rounds memory differently has not drifted."""
         return self.usable and other.usable and self._shape() == other._shape()
@@ -120,6 +134,10 @@ class Pool:
                         f"device {device.name} draws on counter {missing[0]} of {name}, which does not exist"
                     )
         return cls(devices=tuple(devices), counters=counters, generation=generation, problem="; ".join(problems[:3]))
+
+
+def _parents(device: Device) -> frozenset[str]:
+    return frozenset(device.costs) or frozenset({device.name})
 
 
 @lru_cache(maxsize=256)  # each record of a fleet names a few pools, and nearly all name the same ones

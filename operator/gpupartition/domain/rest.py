@@ -5,11 +5,14 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from gpupartition.api.v1alpha1 import Assigned, DrainMode, Phase
+from gpupartition import names
+from gpupartition.api.v1alpha1 import Assigned, DrainMode, Phase, Purpose
 from gpupartition.domain.backend import Config
 from gpupartition.domain.changes import retarget, settle_down, with_blockers
-from gpupartition.domain.guards import difference, has_wanted, retried
-from gpupartition.domain.pool import Pool
+from gpupartition.domain.drift import LEFT_ALONE, Waiting, drift_message, given_another_chance, notice, reassigned
+from gpupartition.domain.guards import has_wanted, lost_gpus, missing_gpus, retried
+from gpupartition.domain.lifecycle import DEGRADED
+from gpupartition.domain.recovery import recover
 from gpupartition.domain.world import State, Step, World
 
 
@@ -18,7 +21,8 @@ def rest(state: State, world: World) -> Step | None:
     if state.token and (world.grant is None or world.grant.token != state.token):
         return Step(state.model_copy(update={"token": ""}), "")
     if world.grant is not None and world.grant.token != state.token:
-        return _take_grant(state, world, world.grant.token)
+        take = recover if world.grant.purpose is Purpose.RECOVERY else _take_grant
+        return take(state, world, world.grant.token)
     if state.token or not world.node_is_there:
         return None
     if has_wanted(state, world):
@@ -42,6 +46,8 @@ def _take_grant(state: State, world: World, token: str) -> Step:
         or world.wanted is None
         or world.way_back is None
         or has_wanted(state, world)
+        or world.skip
+        or bool(world.at_work)
     )
     if useless:
         return Step(taken, "")
@@ -54,6 +60,8 @@ def _take_grant(state: State, world: World, token: str) -> Step:
         "previous": previous,
         "original": state.original or previous,
         "boot_id": world.boot_id,
+        "gpus": len(world.observed.pool.gpus),
+        "repairs": [*state.repairs[-7:], world.now] if state.reason == "Drift" else state.repairs,
         "retry": world.retry,
         "generation": max(state.generation, world.observed.pool.generation),
         "reason": "",
@@ -71,7 +79,7 @@ def _adopt(state: State, world: World) -> Step | None:
     on_record = (
         state.phase is Phase.UP_TO_DATE and same_layout(state.current, as_seen) and same_layout(state.target, as_seen)
     )
-    if on_record and not state.blockers:
+    if on_record and not state.blockers and not state.reason:
         return None
     current = as_seen.model_copy(update={"since": world.now})
     update: dict[str, Any] = {
@@ -79,6 +87,7 @@ def _adopt(state: State, world: World) -> Step | None:
         "since": world.now,
         "target": current,
         "current": current,
+        "boot_id": world.boot_id,
         "generation": max(state.generation, world.observed.pool.generation),
         "attempts": 0,
         "blockers": [],
@@ -110,31 +119,60 @@ def _wait(state: State, world: World) -> Step | None:
     if new_target:
         update["target"] = wanted.assigned(world.revision).model_copy(update={"since": world.now})
         update["attempts"] = 0
-    phase, reason, message = _waiting_as(state, world, new_target=new_target)
-    if phase is not state.phase:
+    waiting = _waiting_as(state, world, new_target=new_target)
+    if waiting.phase is not state.phase:
         update |= {"since": world.now}
-    update |= {"phase": phase, "reason": reason, "message": message}
+    update |= {"phase": waiting.phase, "reason": waiting.reason, "message": waiting.message, **waiting.remembers}
     changed = state.model_copy(update=update)
-    changed = with_blockers(changed, world) if phase is Phase.PENDING else changed.model_copy(update={"blockers": []})
-    return None if changed == state else Step(changed, message)
+    pending = waiting.phase is Phase.PENDING
+    changed = with_blockers(changed, world) if pending else changed.model_copy(update={"blockers": []})
+    return None if changed == state else Step(changed, waiting.message)
 
 
-def _waiting_as(state: State, world: World, *, new_target: bool) -> tuple[Phase, str, str]:
-    unchanged = state.phase, state.reason, state.message
+def _waiting_as(state: State, world: World, *, new_target: bool) -> Waiting:
+    unchanged = _as(state.phase, state.reason, state.message)
     if state.phase is Phase.ROLLED_BACK and not new_target and not retried(state, world):
         return unchanged
-    if state.phase is Phase.UP_TO_DATE and not new_target and world.differs < world.limits.drift:
-        return unchanged
-    if world.way_back is None:
-        return Phase.SKIPPED, "NoWayBack", world.no_way_back
-    if state.phase is Phase.UP_TO_DATE and not new_target:
-        return Phase.PENDING, "Drift", drift_message(world)
+    drifted = state.phase is Phase.UP_TO_DATE and not new_target
+    if drifted and not reassigned(state, world):
+        if world.differs < world.limits.drift:
+            return unchanged
+        if lost_gpus(state, world):
+            return _as(Phase.UP_TO_DATE, DEGRADED, missing_gpus(world.observed.pool, _wanted(world).pool))
+    kept_out = _kept_out(world)
+    if kept_out is not None:
+        return kept_out
+    return notice(state, world) if drifted else _pending(state, world, new_target=new_target)
+
+
+def _pending(state: State, world: World, *, new_target: bool) -> Waiting:
+    unchanged = _as(state.phase, state.reason, state.message)
+    if state.phase is Phase.SKIPPED and state.reason in LEFT_ALONE and not new_target:
+        if not given_another_chance(state, world):
+            return unchanged
+        return _as(Phase.PENDING, "Drift", drift_message(world), repairs=[], contests=[])
     if state.phase is Phase.PENDING and state.reason == "Drift" and not new_target:
         return unchanged
-    return Phase.PENDING, "", "waits to be admitted"
+    if world.at_work:
+        return _as(Phase.PENDING, "ForeignMaintenance", f"waits until others are done: {world.at_work}")
+    return _as(Phase.PENDING, "", "waits to be admitted")
 
 
-def drift_message(world: World) -> str:
-    """What a node publishes instead of what it was verified with."""
-    wanted = world.wanted.pool if world.wanted else Pool()
-    return f"published the wanted layout and no longer does: {difference(world.observed.pool, wanted) or world.observed.pool.problem}"
+def _kept_out(world: World) -> Waiting | None:
+    """Why the node is not to be changed at all; None when it may be."""
+    if world.skip:
+        return _as(Phase.SKIPPED, "SkipRequested", f"it carries the label {names.SKIP}; remove that to have it changed")
+    if world.observed.lost_gpus:
+        there = len(world.observed.pool.gpus)
+        message = f"publishes {there} of {there + world.observed.lost_gpus} GPUs; mend the hardware, or tell its driver of fewer GPUs"
+        return _as(Phase.SKIPPED, DEGRADED, message)
+    return None if world.way_back is not None else _as(Phase.SKIPPED, "NoWayBack", world.no_way_back)
+
+
+def _as(phase: Phase, reason: str, message: str, **remembers: Any) -> Waiting:
+    return Waiting(phase=phase, reason=reason, message=message, remembers=remembers)
+
+
+def _wanted(world: World) -> Config:
+    assert world.wanted is not None, world
+    return world.wanted

@@ -38,6 +38,7 @@ class Limits:
     idle_gap: timedelta = timedelta(seconds=5)  # a force-deleted pod frees its claim seconds before its processes end
     min_ready: timedelta = timedelta(seconds=10)
     drift: timedelta = timedelta(seconds=180)  # a kubelet start wipes the slices for up to 42 s
+    not_ready: timedelta = timedelta(seconds=30)  # a node that flaps must not be closed and opened each time
 
     def standing_still(self, seconds: int | None) -> Limits:
         """The limits of a policy with `minReadySeconds`; as much longer a node may take to verify."""
@@ -96,6 +97,11 @@ class World:
         Occupant
     ] = ()  # drain mode Evict: pods of DaemonSets that only look on, evicted as the last; no holders
     no_eviction: str = ""  # why nobody is evicted now, although the drain mode says so
+    away: timedelta = timedelta(0)  # for how long the node has not been Ready
+    ready_since: datetime | None = None  # since when it has been
+    at_work: str = ""  # what others are doing to the node
+    skip: bool = False  # somebody asked to leave the node alone
+    abandoned: bool = False  # somebody asked to let go of what cannot be brought back
 
 
 @dataclass(frozen=True, slots=True)

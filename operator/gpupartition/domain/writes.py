@@ -19,9 +19,10 @@ from gpupartition.domain.effects import (
     Effect,
     EnsureConfig,
     EvictPod,
+    RemoveTaint,
 )
 from gpupartition.domain.eviction import Occupant, next_to_go
-from gpupartition.domain.guards import forced, quiesced, step_used
+from gpupartition.domain.guards import forced, quiesced, step_used, unwanted
 from gpupartition.domain.world import AT_REST, World
 
 
@@ -52,11 +53,27 @@ def effects(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[
 def _leftovers(state: NodeStateStatus, _: World, subject: Subject) -> Sequence[Effect]:
     if subject.rule is not None:
         return _delete_rule(state, _, subject)
+    opened = _open_for_pods(state, subject)
+    if opened is not None:
+        return (opened,)
     # Whatever a node at rest waits for, its users have what it was verified with until it is taken.
     if not state.token and state.current is not None and subject.facts is not None:
         repair = subject.backend.repair(subject.driver, subject.facts, state.current, state.generation)
         return (repair,) if repair else ()
     return ()
+
+
+def _open_for_pods(state: NodeStateStatus, subject: Subject) -> Effect | None:
+    """A node may be born with a taint that keeps pods away until its first layout is verified."""
+    if state.phase is not Phase.UP_TO_DATE or subject.facts is None:
+        return None
+    node = subject.facts.node
+    taints = node.get("spec", {}).get("taints", ())
+    place = next((i for i, taint in enumerate(taints) if taint["key"] == names.STARTUP_TAINT), None)
+    if place is None:
+        return None
+    version = node["metadata"].get("resourceVersion", "")
+    return RemoveTaint(node=subject.node_name, resource_version=version, place=place)
 
 
 def _configs(state: NodeStateStatus, _: World, subject: Subject) -> Sequence[Effect]:
@@ -163,6 +180,14 @@ def _assign(state: NodeStateStatus, world: World, subject: Subject, to: Assigned
     return ()
 
 
+def _failed(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[Effect]:
+    """Closed. Before it is let go as it is, its step is used up: whoever was about to write that comes too late."""
+    if world.abandoned and unwanted(state, world) and not step_used(state, world) and subject.facts is not None:
+        cancel = subject.backend.cancel(subject.driver, subject.facts, state.step)
+        return (cancel,) if cancel else ()
+    return _quiesce(state, world, subject)
+
+
 PHASE_WRITES: Final[dict[Phase, Writes]] = {
     Phase.ADMITTED: _configs,
     Phase.QUIESCING: _quiesce,
@@ -171,6 +196,6 @@ PHASE_WRITES: Final[dict[Phase, Writes]] = {
     Phase.VERIFYING: _quiesce,
     Phase.RELEASING: _delete_rule,
     Phase.ROLLING_BACK: _roll_back,
-    Phase.FAILED: _quiesce,
+    Phase.FAILED: _failed,
     Phase.ABORTING: _delete_rule,
 }
