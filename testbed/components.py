@@ -132,8 +132,10 @@ class Components:
             "--log-level=warn",
         ]
 
-    def apiserver(self, *, port: int | None = None, feature_gates: str | None = None) -> list[str | Path]:
-        """With RBAC and an audit log. A second one on the same etcd may have another port and other gates."""
+    def apiserver(
+        self, *, port: int | None = None, feature_gates: str | None = None, runtime_config: str = ""
+    ) -> list[str | Path]:
+        """With RBAC and an audit log. A second one on the same etcd may have another port, other gates, and serve other APIs."""
         root = self.files.root
         audit = self.files.audit_log if port is None else self.files.log(f"audit-{port}")
         return [
@@ -155,6 +157,7 @@ class Components:
             f"--audit-log-path={audit}",
             "--audit-log-maxsize=4000",  # MB: one file, however long the test
             *self._gates(feature_gates),
+            *([f"--runtime-config={runtime_config}"] if runtime_config else []),
         ]
 
     def scheduler(self) -> list[str | Path]:

@@ -136,10 +136,10 @@ class ControlPlane:
         await program.start()
         await program.until(self._ready[name], within=START_SECONDS)
 
-    async def second_apiserver(self, feature_gates: str) -> Path:
-        """Start one more API server on the same etcd with other gates; returns its administrator's kubeconfig."""
+    async def second_apiserver(self, feature_gates: str = "", *, runtime_config: str = "") -> Path:
+        """Start one more API server on the same etcd with other gates and APIs; returns its administrator's kubeconfig."""
         port = self._ports.take()
-        command = self.parts.apiserver(port=port, feature_gates=feature_gates)
+        command = self.parts.apiserver(port=port, feature_gates=feature_gates, runtime_config=runtime_config)
         await self._run(f"kube-apiserver-{port}", command, partial(self._answers, f"https://127.0.0.1:{port}/readyz"))
         kubeconfig = yaml.safe_load(self.kubeconfig.read_text())
         kubeconfig["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"

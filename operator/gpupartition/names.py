@@ -23,6 +23,7 @@ STEP: Final = f"{GROUP}/step"
 FINGERPRINT: Final = f"{GROUP}/fingerprint"
 LAST_USED: Final = f"{GROUP}/last-used"
 FULL_NODE_NAME: Final = f"{GROUP}/node"
+CORDONED: Final = f"{GROUP}/cordoned"
 
 # Annotations and labels by which people ask for something. Any new value asks anew; the operator never removes one.
 RETRY: Final = f"{GROUP}/retry"

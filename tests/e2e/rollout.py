@@ -28,7 +28,7 @@ from gpupartition.kube import (
     ApiError,
     Kind,
 )
-from gpupartition.names import API_VERSION, FULL_NODE_NAME, OPERATOR_NAMESPACE
+from gpupartition.names import API_VERSION, CORDONED, FULL_NODE_NAME, OPERATOR_NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -372,13 +372,17 @@ class Instant:
         return {r["metadata"]["name"]: r.get("status", {}).get("phase", "") for r in self.objects(NODE_STATES)}
 
     def quiesced(self) -> set[str]:
-        """The nodes whose devices our rules keep new claims from."""
+        """The nodes whose devices our rules keep new claims from, and those that we have cordoned."""
         rules = self.objects(DEVICE_TAINT_RULES)
         return {
             rule["metadata"]["annotations"][FULL_NODE_NAME]
             for rule in rules
             if rule["spec"]["taint"]["effect"] == "NoSchedule"
             and FULL_NODE_NAME in (rule["metadata"].get("annotations") or {})
+        } | {
+            node["metadata"]["name"]
+            for node in self.objects(NODES)
+            if CORDONED in (node["metadata"].get("annotations") or {}) and node["spec"].get("unschedulable")
         }
 
     def unavailable(self) -> set[str]:

@@ -19,7 +19,7 @@ from gpupartition.kube import (
     Client,
     Object,
 )
-from gpupartition.names import FINGERPRINT, LAYOUT, STARTUP_TAINT, STEP, TAINT_KEY
+from gpupartition.names import CORDONED, FINGERPRINT, LAYOUT, STARTUP_TAINT, STEP, TAINT_KEY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -125,10 +125,10 @@ async def test_whoever_may_label_namespaces_can_let_one_out(guarded: Cluster) ->
         ({"metadata": {"labels": {"pool": "mine"}}}, "no label of a node but its own"),
         ({"metadata": {"labels": {"kubernetes.io/hostname": None}}}, "no label of a node but its own"),
         ({"metadata": {"annotations": {"example.com/note": "x"}}}, "no annotation of a node but its own"),
-        ({"spec": {"unschedulable": True}}, "spec of a node"),
+        ({"spec": {"unschedulable": True}}, "only in its own name"),
         ({"spec": {"taints": [STARTING, {**ANOTHERS, "effect": "NoExecute"}]}}, "spec of a node"),
         ({"spec": {"taints": [STARTING]}}, "spec of a node"),
-        ({"spec": {"taints": [ANOTHERS], "unschedulable": True}}, "spec of a node"),
+        ({"spec": {"taints": [ANOTHERS], "unschedulable": True}}, "only in its own name"),
         ({"metadata": {"finalizers": ["example.com/x"]}}, "finalizers or owners"),
     ],
     ids=[
@@ -163,6 +163,19 @@ async def test_the_operator_may_assign_a_layout(guarded: Cluster, operator: Clie
     await operator.patch(
         NODES, node, {"metadata": {"labels": {LAYOUT: "abc"}, "annotations": {STEP: "1"}}}, dry_run=True
     )
+
+
+async def test_the_operator_may_cordon_a_node_in_its_own_name_and_uncordon_what_it_has_cordoned(
+    guarded: Cluster, operator: Client
+) -> None:
+    (node,) = await guarded.nodes(1)
+    open_ = {"spec": {"unschedulable": None}}
+    await guarded.client.patch(NODES, node, {"spec": {"unschedulable": True}})
+    assert "only what it has cordoned" in await refusal(operator.patch(NODES, node, open_, dry_run=True))
+    await guarded.client.patch(NODES, node, open_)
+    mine = {"metadata": {"annotations": {CORDONED: "token"}}, "spec": {"unschedulable": True}}
+    await operator.patch(NODES, node, mine)
+    await operator.patch(NODES, node, {"metadata": {"annotations": {CORDONED: None}}, **open_})
 
 
 @pytest.mark.parametrize(

@@ -19,15 +19,17 @@ from gpupartition.domain.guards import expected_pool
 from gpupartition.domain.holders import Holder, blocking
 from gpupartition.domain.lifecycle import advance
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.quiesce import Way, holds, quiesce
 from gpupartition.domain.rest import rest
-from gpupartition.domain.world import AT_REST, Quiesce, World
+from gpupartition.domain.world import AT_REST, World
 from gpupartition.domain.writes import Subject, effects
-from gpupartition.names import LAYOUT, STEP
+from gpupartition.names import CORDONED, LAYOUT, STEP
 
 LAYOUTS: Final = (WHOLE, HALVES, QUARTERS)
 BASE, BROKEN, GONE = 0, -1, -2  # layouts are numbered; what else a node may publish
 INERT, ACTIVE = 1, 2  # a rule; 0 is none
 BOOT, FORMER_BOOT = "this boot", "the boot before"
+AS_IT_IS: Final = -1
 FRESH: Final = 99  # ids are renamed after each step, so one name for new ones will do
 BACKEND: Final = ExampleDriver()
 DRIVER: Final = DriverSpec.model_validate(
@@ -42,7 +44,7 @@ class View(NamedTuple):
     made for the Node that the record is about, `for_recovery` that it is to be verified
     again. `rebooted`: since it was verified. `abandoned`: what cannot be brought back may be let go. `overdue`: every limit is over.
     `asked`: somebody
-    asked to try again.
+    asked to try again. `cordon`: the token for which the node is cordoned; `way`: how attempts that begin now quiesce.
     """
 
     shape: int
@@ -66,12 +68,15 @@ class View(NamedTuple):
     bug: str
     evicts: bool = False
     halts: bool = False
+    cordon: int = 0
+    way: Way = "DeviceTaint"
 
 
 class Decision(NamedTuple):
     """What one turn wants to write: `kind` is record, patch, create, activate, delete, evict or nothing at all ("").
 
     `boots`: the record is to name the boot that the node is in now.
+    `cordon`: the token to cordon the node for, 0 to uncordon it, AS_IT_IS.
     """
 
     kind: str = ""
@@ -80,6 +85,7 @@ class Decision(NamedTuple):
     step: int = 0
     label: int = BASE
     boots: bool = False
+    cordon: int = AS_IT_IS
 
 
 POD: Final = Occupant(
@@ -144,10 +150,8 @@ def turn_of(view: View) -> tuple[NodeStateStatus, World]:
     observed = observe(view)
     wanted = LAYOUTS[view.wanted] if view.wanted is not None and view.there else None
     holders = held(view, state, observed, wanted)
-    quiesce = None
-    if view.rule:
-        settled = view.seen or view.bug == "settling is not waited for"
-        quiesce = Quiesce(active=view.rule == ACTIVE, proven=True, watched=LONG if settled else NEVER)
+    settled = view.seen or view.bug == "settling is not waited for"
+    closed_by = holds(state, _node_object(view) if view.there else None, _rule_object(view.rule) if view.rule else None)
     in_flight = state.phase not in AT_REST
     matched = in_flight and observed.ready and observed.pool.equals(expected_pool(state))
     if state.phase in CACHED.get(view.bug, ()):
@@ -157,7 +161,7 @@ def turn_of(view: View) -> tuple[NodeStateStatus, World]:
         wanted=wanted,
         there=view.there,
         observed=observed,
-        rule=quiesce,
+        rule=quiesce(closed_by, LONG if settled else NEVER),
         holders=holders,
         idle=NEVER if holders else LONG,
         matched=LONG if matched else NEVER,
@@ -172,7 +176,8 @@ def turn_of(view: View) -> tuple[NodeStateStatus, World]:
         ),
     )
     occupants = (POD,) if view.evicts and holders else ()
-    return state, replace(turn, fresh=_name("s", FRESH), occupants=occupants, boot_id=BOOT, abandoned=view.abandoned)
+    turn = replace(turn, boot_id=BOOT, abandoned=view.abandoned, quiesce_by=view.way)
+    return state, replace(turn, fresh=_name("s", FRESH), occupants=occupants)
 
 
 def _grant(view: View) -> Grant:
@@ -212,7 +217,9 @@ def _write(effect: Effect, view: View) -> Decision:
             label = view.label
             if LAYOUT in labels:
                 label = next(i for i, c in enumerate(LAYOUTS) if c.assignment == labels[LAYOUT])
-            return Decision("patch", label=label, step=_number(annotations[STEP] or ""))
+            step = _number(annotations[STEP] or "") if STEP in annotations else view.node_step
+            cordon = _number(annotations[CORDONED] or "") if CORDONED in annotations else AS_IT_IS
+            return Decision("patch", label=label, step=step, cordon=cordon)
         case CreateTaintRule():
             return Decision("create")
         case ActivateTaintRule():
@@ -262,6 +269,12 @@ def _same_step(state: NodeStateStatus, _: World, after: NodeStateStatus | None) 
     return after.model_copy(update={"step": state.step}) if begun and after is not None else after
 
 
+def _open_in_passing(state: NodeStateStatus, _: World, after: NodeStateStatus | None) -> NodeStateStatus | None:
+    """A node is uncordoned where it is cordoned, and not written where it is not."""
+    opens = after is not None and after.phase in {Phase.RELEASING, Phase.ABORTING}
+    return after.model_copy(update={"step": state.step}) if opens and after is not None else after
+
+
 def _release(state: NodeStateStatus, turn: World, after: NodeStateStatus | None) -> NodeStateStatus | None:
     """What was verified is released, whether or not it is still wanted."""
     if state.phase is Phase.VERIFYING and turn.matched:
@@ -287,6 +300,7 @@ PLANTED: Final[dict[str, Planted]] = {
     "dirty is forgotten": _forget_dirty,
     "rolling back believes the label": _believe_label,
     "a step is used twice": _same_step,
+    "opening is no step": _open_in_passing,
     "the token leaves before the entry": _early_token,
     "a superseded target is released": _release,
 }
@@ -323,9 +337,18 @@ def _node_object(view: View) -> dict[str, object]:
     assignment = LAYOUTS[view.label].assignment
     labels = {LAYOUT: assignment} if assignment else {}
     annotations = {STEP: _name("s", view.node_step)} if view.node_step else {}
-    return {"metadata": {"name": "n", "resourceVersion": "1", "labels": labels, "annotations": annotations}}
+    if view.cordon:
+        annotations[CORDONED] = _name("t", view.cordon)
+    return {
+        "metadata": {"name": "n", "resourceVersion": "1", "labels": labels, "annotations": annotations},
+        "spec": {"unschedulable": True} if view.cordon else {},
+    }
 
 
 def _rule_object(rule: int) -> dict[str, object]:
     effect = "NoSchedule" if rule == ACTIVE else "None"
-    return {"metadata": {"name": "r", "uid": "r", "resourceVersion": "1"}, "spec": {"taint": {"effect": effect}}}
+    return {
+        "metadata": {"name": "r", "uid": "r", "resourceVersion": "1"},
+        "spec": {"taint": {"effect": effect}},
+        "status": {"conditions": [{"type": "EvictionInProgress"}]},
+    }

@@ -16,11 +16,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from tests.properties.cluster import ACTIVE, BASE, BROKEN, FRESH, GONE, INERT, LAYOUTS, SHAPES, View, decide, shape_of
+from tests.properties.cluster import (
+    ACTIVE,
+    AS_IT_IS,
+    BASE,
+    BROKEN,
+    FRESH,
+    GONE,
+    INERT,
+    LAYOUTS,
+    SHAPES,
+    View,
+    decide,
+    shape_of,
+)
 from tests.unit.worlds import T0
 
 from gpupartition.api.v1alpha1 import Grant, NodeStateStatus, Phase
 from gpupartition.domain.admission import Rules, Standing, admit
+from gpupartition.domain.quiesce import Way
 from gpupartition.domain.world import AT_REST
 
 MUST_BE_QUIESCED: Final = frozenset({Phase.DRAINING, Phase.APPLYING, Phase.VERIFYING, Phase.ROLLING_BACK, Phase.FAILED})
@@ -56,9 +70,9 @@ class Node(NamedTuple):
     """A node with all that belongs to it.
 
     `taken`: the token in the ledger's entry, and `taken_for` whether that is for the Node that is there now. `seen`: the scheduler's view of
-    the rule. `claim`: the layout of which a device is held. `touched`: this grant has changed the assignment. `rebooted`: since the record was
-    written that says what it is; `lost`: and its driver has not published since, or somebody gave it up as it is. `recovery`: its grant is for
-    verifying it again.
+    the quiesce. `claim`: the layout of which a device is held. `touched`: this grant has changed the assignment. `rebooted`: since the record
+    was written that says what it is; `lost`: and its driver has not published since, or somebody gave it up as it is. `recovery`: its grant is
+    for verifying it again. `cordon`: the token for which the node is cordoned.
     """
 
     there: bool = True
@@ -68,6 +82,7 @@ class Node(NamedTuple):
     label: int = BASE
     step: int = 0
     rule: int = 0
+    cordon: int = 0
     seen: bool = False
     pool: int = BASE
     claim: int | None = None
@@ -84,7 +99,12 @@ class Node(NamedTuple):
     @property
     def away(self) -> bool:
         """Unavailable through us."""
-        return self.rule == ACTIVE or (self.there and self.label != self.pool and not self.lost)
+        return self.closed or (self.there and self.label != self.pool and not self.lost)
+
+    @property
+    def closed(self) -> bool:
+        """Whether new claims are kept away."""
+        return self.rule == ACTIVE or self.cordon != 0
 
 
 class Write(NamedTuple):
@@ -97,6 +117,7 @@ class Write(NamedTuple):
     label: int = BASE
     token: int = 0
     step: int = 0
+    cordon: int = AS_IT_IS
     chosen: tuple[int, ...] = ()
     boots: bool = False
 
@@ -138,6 +159,7 @@ class Rollout:
     patient: bool = False  # no limit is ever over
     evicts: bool = False  # pods never end by themselves
     halts: bool = False  # a node that is not drained in time counts as failed
+    quiesce: Way = "DeviceTaint"
     bug: str = ""
 
     def initial(self) -> State:
@@ -169,8 +191,8 @@ class Rollout:
                 yield happens("a claim ends", claim=None)
         elif node.there and not node.seen and node.pool >= 0:
             yield happens("the scheduler allocates a claim", claim=node.pool, helps=False)
-        if node.seen != (node.rule == ACTIVE):
-            yield happens("the scheduler sees the rule as it is", seen=not node.seen)
+        if node.seen != node.closed:
+            yield happens("the scheduler sees the quiesce as it is", seen=not node.seen)
         if node.there and node.label != node.pool:
             under = "2" if node.claim is not None and node.claim != node.label and not node.lost else ""
             yield happens(f"the driver publishes layout {node.label}", broken=under, pool=node.label, lost=False)
@@ -202,6 +224,7 @@ class Rollout:
                 there=False,
                 label=BASE,
                 step=0,
+                cordon=0,
                 pool=GONE,
                 claim=None,
                 record=left,
@@ -272,6 +295,8 @@ class Rollout:
                 label=node.label,
                 node_step=node.step,
                 rule=node.rule,
+                cordon=node.cordon,
+                way=self.quiesce,
                 seen=node.seen,
                 pool=node.pool,
                 claim=node.claim,
@@ -305,7 +330,9 @@ class Rollout:
                 on = {"patch": f"N{n}", "create": "", "evict": f"C{n}"}.get(found.kind, f"D{n}")
                 yield (
                     f"{about}, wants to {found.kind}",
-                    Write(n, found.kind, on, label=found.label, token=record.token, step=found.step),
+                    Write(
+                        n, found.kind, on, label=found.label, token=record.token, step=found.step, cordon=found.cordon
+                    ),
                     "",
                 )
         closing = record.phase in {Phase.RELEASING, Phase.ABORTING}
@@ -408,14 +435,16 @@ class Rollout:
 
     @staticmethod
     def _patched(state: State, write: Write, node: Node, what: str, own: str) -> Step:
-        broken = own if write.step else ""
+        cordon = node.cordon if write.cordon == AS_IT_IS else write.cordon
+        broken = own if write.step or cordon != node.cordon else ""
         touched = node.touched
         if write.label != node.label and not touched:
             previous = SHAPES[node.record.shape].previous if node.record else None
             known = previous is not None and previous.assignment == LAYOUTS[node.label].assignment
             broken, touched = broken or ("" if known else "4"), True
-        change = _with(state, write.node, label=write.label, step=write.step, touched=touched)
-        return Step(f"{what}: layout {write.label}", _void(change, f"N{write.node}"), broken)
+        change = _with(state, write.node, label=write.label, step=write.step, touched=touched, cordon=cordon)
+        told = f"layout {write.label}" + (f", cordon {bool(cordon)}" if write.cordon != AS_IT_IS else "")
+        return Step(f"{what}: {told}", _void(change, f"N{write.node}"), broken)
 
 
 def broken(state: State) -> str:
@@ -427,12 +456,12 @@ def broken(state: State) -> str:
         record = node.record
         if node.away and not node.taken:
             found.add("3")
-        if state.policy == "gone" and (node.rule == ACTIVE or node.step):
+        if state.policy == "gone" and (node.closed or node.step):
             found.add("13")
-        if node.rule == ACTIVE and (record is None or record.at_rest):
+        if node.closed and (record is None or record.at_rest):
             found.add("6")
         if node.alive and record is not None:
-            if record.phase in MUST_BE_QUIESCED and node.rule != ACTIVE:
+            if record.phase in MUST_BE_QUIESCED and not node.closed:
                 found.add("6")
             shape = SHAPES[record.shape]
             there = (LAYOUTS[node.label].assignment, node.label == node.pool or node.lost)
@@ -457,7 +486,7 @@ def false_success(state: State, path: tuple[int, ...]) -> bool:
 def quiet(state: State) -> bool:
     """Nobody is in flight, and nothing of ours is left that should not be."""
     settled = all(
-        not n.taken and not n.rule and (n.record is None or (n.record.at_rest and not n.record.token))
+        not n.taken and not n.rule and not n.cordon and (n.record is None or (n.record.at_rest and not n.record.token))
         for n in state.nodes
     )
     closed = state.policy != "gone" or all(n.record is None and not n.step for n in state.nodes)
@@ -474,7 +503,8 @@ def _at_target(record: Record, wanted: int | None) -> bool:
 
 
 def _order(write: Write) -> tuple[Any, ...]:
-    return write.node, write.kind, write.label, write.token, write.step, write.record or (), write.chosen
+    numbers = write.label, write.token, write.step, write.cordon
+    return write.node, write.kind, numbers, write.record or (), write.chosen
 
 
 def _with(state: State, n: int, **change: object) -> State:
@@ -493,7 +523,7 @@ def renamed(state: State) -> State:
     nodes = list(state.nodes)
     late = list(state.late)
     for n, node in enumerate(state.nodes):
-        names = {0: 0}
+        names = {0: 0, AS_IT_IS: AS_IT_IS}
 
         def name(old: int, names: dict[int, int] = names) -> int:
             return names.setdefault(old, len(names))
@@ -502,10 +532,10 @@ def renamed(state: State) -> State:
         taken = name(node.taken)
         if record is not None:
             record = record._replace(token=name(record.token), step=name(record.step))
-        nodes[n] = node._replace(taken=taken, record=record, step=name(node.step))
+        nodes[n] = node._replace(taken=taken, record=record, step=name(node.step), cordon=name(node.cordon))
         for i, write in enumerate(late):
             if write.node == n and write.kind != "new record":
-                changed = write._replace(token=name(write.token), step=name(write.step))
+                changed = write._replace(token=name(write.token), step=name(write.step), cordon=name(write.cordon))
                 if write.record is not None:
                     put = write.record
                     changed = changed._replace(record=put._replace(token=name(put.token), step=name(put.step)))

@@ -23,12 +23,18 @@ SOUND: Final = {
     "a node that is deleted and comes back": Rollout(departures=1),
     "a policy and a node that are deleted": Rollout(departures=1, deletion=True),
     "two nodes": Rollout(nodes=2, workers=1),
+    "cordoned nodes, and a driver that fails": Rollout(quiesce="Cordon", failures=1),
+    "cordoned nodes, and another target": Rollout(quiesce="Cordon", path=(1, 2)),
+    "cordoned nodes, and a policy that is deleted": Rollout(quiesce="Cordon", deletion=True),
+    "a cordoned node that is deleted and comes back": Rollout(quiesce="Cordon", departures=1),
+    "nodes that are cordoned and tainted": Rollout(quiesce="Both", failures=1, deletion=True),
     "pods that have to be evicted": Rollout(evicts=True),
     "pods that do not end in time, and that is a failure": Rollout(halts=True, path=(1, 2), deletion=True),
     "another target, and pods that have to be evicted": Rollout(path=(1, 2), evicts=True, workers=1),
     "a node that is restarted": Rollout(reboots=1),
     "a node that is restarted and does not come back with its layout": Rollout(reboots=1, failures=1),
     "a node that is restarted while another target is wanted": Rollout(path=(1, 2), reboots=1),
+    "a cordoned node that is restarted": Rollout(quiesce="Cordon", reboots=1, failures=1),
     "a policy and a failed node that are given up": Rollout(failures=1, deletion=True, abandons=True),
 }
 
@@ -50,6 +56,7 @@ PLANTED: Final = {
     "dirty is forgotten": ("3", Rollout(path=(1, 2), failures=1, deletion=True)),
     "a failed node is let go": ("3", Rollout(failures=1, deletion=True)),
     "a late verification is given up": ("3", Rollout(path=(1, 2), deletion=True)),
+    "opening is no step": ("6", Rollout(quiesce="Cordon")),
     "a superseded target is released": ("5", Rollout(path=(1, 2))),
     "a rule is born active": ("6", Rollout()),
     "a rule is deleted by its name": ("6", Rollout()),
@@ -161,6 +168,16 @@ def test_a_roll_out_is_this_story() -> None:
     assert end.ready
 
 
+def test_a_roll_out_by_cordon_is_the_same_story_with_one_write_fewer() -> None:
+    instead = {
+        "n0: create": [],
+        "n0: activate": ["n0: patch: layout 0, cordon True"],
+        "n0: delete": ["n0: patch: layout 1, cordon False"],
+    }
+    writes = play(replace(ONE, quiesce="Cordon"))[1]
+    assert writes == [line for each in STORY.split("\n")[1:-1] for line in instead.get(each, [each])]
+
+
 def test_two_nodes_are_the_same_story_one_after_the_other() -> None:
     writes = play(TWO)[1]
     assert [w.removeprefix("n1: ") for w in writes if w.startswith("n1: ")] == [
@@ -169,7 +186,7 @@ def test_two_nodes_are_the_same_story_one_after_the_other() -> None:
     assert writes.index("n0: give back") < writes.index("admit (1,)")
 
 
-@pytest.mark.parametrize("rollout", [ONE, TWO], ids=["one node", "two nodes"])
+@pytest.mark.parametrize("rollout", [ONE, TWO, replace(ONE, quiesce="Cordon")], ids=["one node", "two nodes", "cordon"])
 def test_a_roll_out_ends_the_same_when_the_operator_dies_at_any_moment(rollout: Rollout) -> None:
     end, writes = play(rollout)
     for cut in range(len(writes) + 1):

@@ -33,6 +33,7 @@ from tests.unit.worlds import (
 )
 
 from gpupartition.api.v1alpha1 import Drain, DrainMode, NodeStateStatus, OnFailure, OnTimeout, Phase, Restart
+from gpupartition.domain.changes import UNANSWERED
 from gpupartition.domain.lifecycle import PHASES, advance, way_out
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.rest import rest
@@ -91,6 +92,14 @@ CASES: Final[Mapping[tuple[Phase, str], Case]] = {
     (Phase.QUIESCING, "closed to new claims, and compared with what it was"): (
         lost(Phase.QUIESCING),
         world(observed=seen(HALVES), rule=quiesce(watched=NEVER)),
+    ),
+    (Phase.QUIESCING, UNANSWERED): (
+        record(Phase.QUIESCING, reason="QuiesceUnconfirmed"),
+        world(after=LIMITS.quiescing, rule=quiesce(proven=False)),
+    ),
+    (Phase.QUIESCING, UNANSWERED + UNVERIFIED): (
+        record(Phase.QUIESCING, reason="QuiesceUnconfirmed", dirty=True),
+        world(after=LIMITS.quiescing, rule=quiesce(proven=False)),
     ),
     (Phase.QUIESCING, SLOW_QUIESCE): (record(Phase.QUIESCING), world(after=LIMITS.quiescing)),
     (Phase.QUIESCING, SLOW_QUIESCE + UNVERIFIED): (
@@ -362,7 +371,37 @@ def test_limits_can_be_set() -> None:
     ids=["absent", "inert", "unanswered", "not settled"],
 )
 def test_draining_does_not_begin_before_the_taint_is_seen_by_everybody(rule: Any) -> None:
-    assert advance(record(Phase.QUIESCING), world(rule=rule)) is None
+    assert way_out(record(Phase.QUIESCING), world(rule=rule)) is None
+
+
+def test_a_node_whose_rule_nobody_answers_says_so_and_what_to_do() -> None:
+    turn = world(rule=quiesce(proven=False))
+    state = must(record(Phase.QUIESCING), turn)
+    assert (state.phase, state.since, state.reason) == (Phase.QUIESCING, T0, "QuiesceUnconfirmed")
+    assert "write quiesce: Cordon in the driver" in state.message
+    assert advance(state, turn) is None, "it is said once"
+    answered = must(state, replace(turn, quiesce=quiesce()))
+    assert (answered.phase, answered.reason) == (Phase.DRAINING, "")
+
+
+@pytest.mark.parametrize("way", ["Cordon", "Both", "DeviceTaint"])
+def test_opening_a_cordoned_node_is_a_step_of_its_own(way: str) -> None:
+    ends = [
+        (Phase.QUIESCING, UNWANTED),
+        (Phase.DRAINING, SLOW_HOLDERS),
+        (Phase.VERIFYING, "the node publishes exactly what is wanted"),
+        (Phase.ROLLING_BACK, "the node publishes its former layout again"),
+    ]
+    for end in ends:
+        state, turn = CASES[end]
+        state = state.model_copy(update={"quiesce": way})
+        after = must(state, turn)
+        assert after.phase in {Phase.ABORTING, Phase.RELEASING}
+        assert after.step == (state.step if way == "DeviceTaint" else FRESH), end
+        assert after.generation == state.generation, "no slice is written"
+        at_rest = must(after, replace(turn, quiesce=None))
+        assert at_rest.phase in AT_REST
+        assert at_rest.quiesce == "DeviceTaint", "nothing of the attempt is kept"
 
 
 @pytest.mark.parametrize(

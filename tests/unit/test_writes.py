@@ -44,7 +44,11 @@ from gpupartition.domain.writes import Subject, effects, touched_since
 DRIVER: Final = DriverSpec.model_validate(
     {"type": "ExampleDriver", "exampleDriver": {"daemonSet": {"namespace": "gpus", "name": "base"}, "gpusPerNode": 1}}
 )
-RULE: Final = {"metadata": {"name": "gpp-node-a-x", "uid": "rule-1", "resourceVersion": "5"}, "spec": {"taint": {}}}
+INERT: Final = {
+    "metadata": {"name": "gpp-node-a-x", "uid": "rule-1", "resourceVersion": "5"},
+    "spec": {"taint": {"effect": "None"}},
+}
+RULE: Final = {**INERT, "spec": {"taint": {"effect": "NoSchedule"}}}
 CREATE: Final = CreateTaintRule(
     name=names.taint_rule(NODE, UID), node=NODE, uid=UID, driver="gpu.example.com", pool=NODE
 )
@@ -89,7 +93,7 @@ def test_the_quiesce_is_put_up_in_two_writes_and_put_back_when_somebody_takes_it
     about = subject(label="halves", step=STEP)
     assert written(record(phase), turn, replace(about, rule=None)) == [CREATE]
     inert = replace(turn, quiesce=quiesce(active=False))
-    assert written(record(phase), inert, about) == [ActivateTaintRule(rule=RULE)]
+    assert written(record(phase), inert, replace(about, rule=INERT)) == [ActivateTaintRule(rule=INERT)]
 
 
 @pytest.mark.parametrize("phase", [Phase.RELEASING, Phase.ABORTING, *sorted(AT_REST)])

@@ -191,8 +191,10 @@ class DriverSpec(
     max_unavailable: NodeCount = "10%"
     """How many nodes may be unavailable at once, over all policies of this driver: a number, or a percentage of all nodes that they match
     (rounded down, at least 1). Nodes that are not Ready count too."""
-    quiesce: Literal["Auto", "DeviceTaint"] = "Auto"
-    """How new claims are kept from a node before it changes. DeviceTaint: by a DeviceTaintRule; Auto: by the best that the cluster has."""
+    quiesce: Literal["Auto", "DeviceTaint", "Cordon", "Both"] = "Auto"
+    """How new claims are kept from a node before it changes. DeviceTaint: by a DeviceTaintRule over its devices, which bothers nobody else.
+    Cordon: the node is made unschedulable, which keeps pods without GPUs away too. Both. Auto: DeviceTaint where the API server serves
+    DeviceTaintRules, else Cordon."""
 
 
 class Purpose(StrEnum):
@@ -725,6 +727,8 @@ class NodeStateStatus(Model):
     """The phase at rest that Releasing or Aborting leads to."""
     restart: Restart | None = None
     """The driver's pod that has to go."""
+    quiesce: Literal["DeviceTaint", "Cordon", "Both"] = "DeviceTaint"
+    """How new claims are kept from the node in this attempt."""
     boot_id: Uid = Field(default="", alias="bootID")
     """The node's boot ID when it was admitted or last verified: another one means that it was restarted."""
     gpus: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -31,6 +32,7 @@ from gpupartition.kube import (
     RESOURCE_SLICES,
     Client,
     Conflict,
+    Kind,
     NotFound,
 )
 
@@ -54,7 +56,10 @@ async def _patch_node(client: Client, effect: PatchNode) -> None:
         meta["labels"] = labels
     if annotations:
         meta["annotations"] = annotations
-    await client.patch(NODES, effect.node, {"metadata": meta})
+    body: dict[str, Any] = {"metadata": meta}
+    if effect.unschedulable is not None:
+        body["spec"] = {"unschedulable": effect.unschedulable or None}
+    await client.patch(NODES, effect.node, body)
 
 
 async def _remove_taint(client: Client, effect: RemoveTaint) -> None:
@@ -65,7 +70,7 @@ async def _remove_taint(client: Client, effect: RemoveTaint) -> None:
 
 async def _create_rule(client: Client, effect: CreateTaintRule) -> None:
     body = {
-        "apiVersion": DEVICE_TAINT_RULES.api_version,
+        "apiVersion": effect.api_version,
         "kind": "DeviceTaintRule",
         "metadata": {
             "name": effect.name,
@@ -78,17 +83,22 @@ async def _create_rule(client: Client, effect: CreateTaintRule) -> None:
             "taint": {"key": names.TAINT_KEY, "value": "", "effect": "None"},
         },
     }
-    await client.create(DEVICE_TAINT_RULES, body)
+    await client.create(_rules(effect.api_version), body)
 
 
 async def _activate_rule(client: Client, effect: ActivateTaintRule) -> None:
     spec = effect.rule["spec"]
     taint = {k: v for k, v in spec["taint"].items() if k != "timeAdded"} | {"effect": "NoSchedule"}
-    await client.replace(DEVICE_TAINT_RULES, {**effect.rule, "spec": {**spec, "taint": taint}})
+    await client.replace(_rules(effect.rule["apiVersion"]), {**effect.rule, "spec": {**spec, "taint": taint}})
 
 
 async def _delete_rule(client: Client, effect: DeleteTaintRule) -> None:
-    await client.delete(DEVICE_TAINT_RULES, effect.name, uid=effect.uid, resource_version=effect.resource_version)
+    rules = _rules(effect.api_version)
+    await client.delete(rules, effect.name, uid=effect.uid, resource_version=effect.resource_version)
+
+
+def _rules(api_version: str) -> Kind:
+    return replace(DEVICE_TAINT_RULES, api_version=api_version)
 
 
 async def _evict(client: Client, effect: EvictPod) -> None:

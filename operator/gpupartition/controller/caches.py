@@ -15,12 +15,12 @@ from gpupartition.kube import (
     CONFIG_MAPS,
     CONTROLLER_REVISIONS,
     DAEMON_SETS,
-    DEVICE_TAINT_RULES,
     NODES,
     PODS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Client,
+    Kind,
     Object,
 )
 from gpupartition.kube.reflector import Reflector
@@ -46,14 +46,6 @@ class Caches:
         self.claims = Reflector(
             client, RESOURCE_CLAIMS, trim_claim, self._claim_changed, indexes={"pool": _claim_pools}
         )
-        self.rules = Reflector(
-            client,
-            DEVICE_TAINT_RULES,
-            trim_rule,
-            self._rule_changed,
-            label_selector=OURS,
-            indexes={"node": _rule_node},
-        )
         self.records = Reflector(
             client, NODE_STATES, Record.read, lambda name, _, __: on_node(name), indexes={"policy": _record_policy}
         )
@@ -65,6 +57,7 @@ class Caches:
             namespace=namespace,
             field_selector=f"metadata.name={names.FREEZE_CONFIG_MAP}",
         )
+        self._rules: Reflector[Object] | None = None  # none where there are no DeviceTaintRules
         self._namespaces: dict[str, tuple[Reflector[Object], Reflector[Object], Reflector[Object]]] = {}
 
     @property
@@ -90,7 +83,31 @@ class Caches:
 
     @property
     def _fixed(self) -> list[Reflector[Any]]:
-        return [self.nodes, self.slices, self.claims, self.rules, self.records, self.freeze]
+        return [self.nodes, self.slices, self.claims, self.records, self.freeze]
+
+    async def read_rules(self, kind: Kind) -> None:
+        """Keep our DeviceTaintRules too, in the version that the server has; returns when they are read completely."""
+        if self._rules is None:
+            self._rules = Reflector(
+                self._client, kind, trim_rule, self._rule_changed, label_selector=OURS, indexes={"node": _rule_node}
+            )
+            await self._begin(self._rules)
+        await self._rules.synced.wait()
+
+    def rule(self, name: str) -> Object | None:
+        """One of our DeviceTaintRules."""
+        return self._rules.get(name) if self._rules is not None else None
+
+    def rules_of(self, node: str) -> list[Object]:
+        """Our DeviceTaintRules about a node of this name."""
+        return list(self._rules.by("node", node)) if self._rules is not None else []
+
+    async def _begin(self, reflector: Reflector[Any]) -> None:
+        if self._once:
+            await reflector.read()
+            return
+        assert self._tasks is not None, "the caches do not run yet"
+        self._tasks.create_task(reflector.run(), name=f"reflector of {reflector.kind}")
 
     async def namespace(self, name: str) -> tuple[Reflector[Object], Reflector[Object], Reflector[Object]]:
         """DaemonSets, ControllerRevisions and pods of a driver's namespace, read completely."""
@@ -102,11 +119,7 @@ class Caches:
             )
             self._namespaces[name] = three
             for reflector in three:
-                if self._once:
-                    await reflector.read()
-                    continue
-                assert self._tasks is not None, "the caches do not run yet"
-                self._tasks.create_task(reflector.run(), name=f"reflector of {reflector.kind} in {name}")
+                await self._begin(reflector)
         found = self._namespaces[name]
         for reflector in found:
             await reflector.synced.wait()

@@ -17,15 +17,19 @@ from gpupartition.controller.probe import Probe
 from gpupartition.domain import windows
 from gpupartition.domain.backend import Backend, Cluster, Config, Problem, Refused, Turn
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.quiesce import Way, chosen
 from gpupartition.domain.selector import matches
-from gpupartition.kube import Object
+from gpupartition.kube import Kind, Object
 
 KEPT: Final = 10_000  # compiled layouts remembered; a few per policy are in use, more only where node labels differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """A GpuPartitionDriver as it is now, with the part of the cluster that it is about."""
+    """A GpuPartitionDriver as it is now, with the part of the cluster that it is about.
+
+    `taint_rules`: the DeviceTaintRules that the cluster has; `quiesce`: how its nodes are kept from new claims, in attempts that begin now.
+    """
 
     name: str
     uid: str
@@ -33,6 +37,8 @@ class Driver:
     backend: Backend
     cluster: Cluster
     driver_name: str
+    taint_rules: Kind | None = None
+    quiesce: Way = "DeviceTaint"
     problems: tuple[Problem, ...] = ()
 
 
@@ -137,7 +143,10 @@ class Intents:
         if namespace:
             daemon_sets, revisions, _ = await self._caches.namespace(namespace)
             cluster = Cluster(daemon_sets=sorted_bodies(daemon_sets), controller_revisions=sorted_bodies(revisions))
-        problems = list(await self._probe.taint_rules())
+        rules = await self._probe.taint_rules()
+        if rules is not None:
+            await self._caches.read_rules(rules)
+        problems = list(await self._probe.quiesce(spec.quiesce))
         cluster = replace(cluster, dropped=await self._probe.dropped(spec))
         problems += backend.preflight(spec, cluster)
         try:
@@ -153,6 +162,8 @@ class Intents:
             backend=backend,
             cluster=cluster,
             driver_name=driver_name,
+            taint_rules=rules,
+            quiesce=chosen(spec.quiesce, served=rules is not None),
             problems=tuple(replace(p, turn=Turn.CLUSTER) for p in problems),
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 from gpupartition import names
@@ -81,15 +82,21 @@ class NodeLoop:
 
     async def _sweep(self, name: str) -> timedelta | None:
         """A rule whose record is gone was created by a worker that woke up too late: it has no effect, and goes."""
-        for cached in list(self._caches.rules.by("node", name)):
+        for cached in self._caches.rules_of(name):
+            rules = replace(DEVICE_TAINT_RULES, api_version=cached["apiVersion"])
             try:
-                meta = (await self._client.get(DEVICE_TAINT_RULES, cached["metadata"]["name"]))["metadata"]
+                meta = (await self._client.get(rules, cached["metadata"]["name"]))["metadata"]
             except NotFound:
                 continue
             try:
                 await self._client.get(NODE_STATES, name)
             except NotFound:
-                late = DeleteTaintRule(name=meta["name"], uid=meta["uid"], resource_version=meta["resourceVersion"])
+                late = DeleteTaintRule(
+                    name=meta["name"],
+                    uid=meta["uid"],
+                    resource_version=meta["resourceVersion"],
+                    api_version=rules.api_version,
+                )
                 await carry_out(self._client, late)
             else:
                 return SOON

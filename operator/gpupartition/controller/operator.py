@@ -72,7 +72,7 @@ class Operator:
         self._caches = Caches(
             client, namespace=settings.namespace, on_node=self._node_changed, on_all=self._everything_changed
         )
-        probe = Probe(client)
+        self._probe = probe = Probe(client)
         intents = Intents(self._caches, probe)
         recorder, watches, refusals = Recorder(client), Stopwatch(), Refusals()
         absence = Absence(noticed=settings.limits.not_ready, ignored=settings.ignore_not_ready)
@@ -165,6 +165,9 @@ class Operator:
             await self._ready.wait()
             for kind, bodies in ((POLICIES, self._kinds.policies), (DRIVERS, self._kinds.drivers)):
                 bodies.update({b["metadata"]["name"]: b for b in (await self._client.list(kind)).items})
+            rules = await self._probe.taint_rules()
+            if rules is not None:  # some may be left over, whether or not there is a driver
+                await self._caches.read_rules(rules)
             self._everything_at_once()
             for _ in range(self._settings.workers):
                 tasks.create_task(self._work("node", self._nodes, self._node_loop.reconcile))

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from gpupartition.api.v1alpha1 import Drain, DrainMode, DriverSpec, OnTimeout
 from gpupartition.backends import probe as slices
 from gpupartition.domain.backend import Problem, Turn
-from gpupartition.kube import DEVICE_TAINT_RULES, RESOURCE_SLICES, ApiError, Client, NotFound
+from gpupartition.domain.quiesce import TAINTS, chosen
+from gpupartition.kube import DEVICE_TAINT_RULES, RESOURCE_SLICES, ApiError, Client, Kind, NotFound
+
+# Of the same shape; Kubernetes 1.36 has them, where they are switched on, in the second version alone.
+TAINT_RULES: Final = (DEVICE_TAINT_RULES, replace(DEVICE_TAINT_RULES, api_version="resource.k8s.io/v1beta2"))
+NO_STANDS: Final = 60.0  # seconds
 
 REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
@@ -27,26 +34,40 @@ class Probe:
         """Without `dry_runs` nothing is asked that takes a right to write."""
         self._client = client
         self._dry_runs = dry_runs
-        self._taint_rules: Sequence[Problem] | None = None
+        self._taint_rules: Kind | None = None
+        self._ask_again = 0.0  # on the monotonic clock
         self._dropped: dict[str, Sequence[str]] = {}
         self._granted: set[str] = set()
 
-    async def taint_rules(self) -> Sequence[Problem]:
-        """Whether new claims can be kept off a node's devices (DeviceTaintRule, resource.k8s.io/v1, Kubernetes 1.37)."""
-        if self._taint_rules is None:
-            try:
-                served = await self._client.raw("GET", f"/apis/{DEVICE_TAINT_RULES.api_version}")
-            except NotFound:
-                served = {"resources": []}
-            found = any(r["name"] == DEVICE_TAINT_RULES.plural for r in served["resources"])
-            problem = Problem(
-                reason="QuiesceUnavailable",
-                at="cluster",
-                why=f"the API server does not serve {DEVICE_TAINT_RULES}, so new claims cannot be kept off a node",
-                fix="use Kubernetes 1.37 or later with the feature gate DRADeviceTaintRules on",
-            )
-            self._taint_rules = () if found else (problem,)
+    async def taint_rules(self) -> Kind | None:
+        """The DeviceTaintRules that this server has, in the best version that it serves. A "no" is asked again: they can be switched on."""
+        if self._taint_rules is None and time.monotonic() >= self._ask_again:
+            self._taint_rules = await self._served(*TAINT_RULES)
+            self._ask_again = time.monotonic() + NO_STANDS
         return self._taint_rules
+
+    async def quiesce(self, asked: str) -> Sequence[Problem]:
+        """Whether new claims can be kept off a node in the way that a driver asks for."""
+        rules = await self.taint_rules()
+        if rules is not None or chosen(asked, served=False) not in TAINTS:
+            return ()
+        problem = Problem(
+            reason="QuiesceUnavailable",
+            at="spec.quiesce",
+            why=f"the API server does not serve {DEVICE_TAINT_RULES}, so {asked} cannot keep new claims off a node",
+            fix="write quiesce: Cordon (or Auto) in the driver, or use Kubernetes 1.37 or later with that API on",
+        )
+        return (problem,)
+
+    async def _served(self, *kinds: Kind) -> Kind | None:
+        for kind in kinds:
+            try:
+                answer = await self._client.raw("GET", f"/apis/{kind.api_version}")
+            except NotFound:
+                continue
+            if any(r["name"] == kind.plural for r in answer["resources"]):
+                return kind
+        return None
 
     async def evictions(self, drain: Drain) -> Sequence[Problem]:
         """Which rights are missing for what a policy asks for. What is missing is asked for again: it may have been granted meanwhile."""

@@ -29,7 +29,8 @@ from gpupartition.domain.holders import Holder, blocking, holders
 from gpupartition.domain.lifecycle import ABANDONED
 from gpupartition.domain.others import at_work, skips
 from gpupartition.domain.pool import Pool
-from gpupartition.domain.world import AT_REST, Limits, Quiesce, State, World
+from gpupartition.domain.quiesce import holds, in_force, quiesce
+from gpupartition.domain.world import AT_REST, Limits, State, World
 from gpupartition.domain.writes import Subject, last_used
 from gpupartition.kube import (
     DAEMON_SETS,
@@ -114,7 +115,7 @@ class Reader:
             node=self._caches.nodes.get(name),
             slices=slices,
             pods=await self._pods(driver, name, live=False),
-            rule=self._caches.rules.get(rule_name),
+            rule=self._caches.rule(rule_name),
             claims=list(self._caches.claims.by("pool", pool)),
             live=False,
         )
@@ -159,12 +160,14 @@ class Reader:
         selector = f"spec.nodeName={name},spec.driver={driver.driver_name}"
         node, rule, slices = await asyncio.gather(
             self._maybe(NODES, name),
-            self._maybe(DEVICE_TAINT_RULES, names.taint_rule(name, uid)),
+            self._maybe(driver.taint_rules, names.taint_rule(name, uid)),
             self._client.list(RESOURCE_SLICES, field_selector=selector),
         )
         return node, rule, [trim(s) for s in slices.items]
 
-    async def _maybe(self, kind: Kind, name: str, namespace: str | None = None) -> Object | None:
+    async def _maybe(self, kind: Kind | None, name: str, namespace: str | None = None) -> Object | None:
+        if kind is None:
+            return None
         try:
             return await self._client.get(kind, name, namespace=namespace)
         except NotFound:
@@ -212,7 +215,8 @@ class Reader:
         if live and self._occupants is not None and rollout.drain.mode is DrainMode.EVICT and state.phase in EVICTING:
             seen = await self._occupants.read(held, observed, state, policy, now)
         since = not_ready_since(node)
-        quiesce = self._quiesce(name, rule) if live else _quiesce(rule, timedelta(0))
+        closed_by = holds(state, node if alive else None, rule)
+        watched = self._watches.read((name, "quiesce"), in_force(closed_by)) if live else timedelta(0)
         world = World(
             now=now,
             fresh=secrets.token_hex(8),
@@ -228,7 +232,8 @@ class Reader:
             no_way_back=no_way_back,
             config_touched=_touched(configs, now),
             observed=observed,
-            quiesce=quiesce,
+            quiesce=quiesce(closed_by, watched),
+            quiesce_by=driver.quiesce,
             holders=seen.holders,
             idle=self._idle(record, seen.holders, live=live),
             matched=self._matched(record, observed, live=live),
@@ -254,6 +259,7 @@ class Reader:
             backend=driver.backend,
             facts=facts,
             rule=rule,
+            taint_rules=(driver.taint_rules or DEVICE_TAINT_RULES).api_version,
             configs=configs,
         )
         return Reading(
@@ -343,12 +349,6 @@ class Reader:
         found = await asyncio.gather(*(self._maybe(DAEMON_SETS, name, namespace) for namespace, name in bodies))
         return [(dict(body), present) for body, present in zip(bodies.values(), found, strict=True)]
 
-    def _quiesce(self, name: str, rule: Object | None) -> Quiesce | None:
-        fact = None
-        if rule is not None and rule["spec"]["taint"]["effect"] == "NoSchedule":
-            fact = rule["metadata"]["uid"], rule["metadata"].get("generation", 0)
-        return _quiesce(rule, self._watches.read((name, "quiesce"), fact))
-
     def _idle(self, record: Record, held: tuple[Holder, ...], *, live: bool) -> timedelta:
         if not live:
             return timedelta(0)
@@ -397,15 +397,6 @@ def grant_of(ledger: list[Grant], node: str) -> Grant | None:
 def stands(grant: Grant | None, record: Record) -> bool:
     """Whether the entry was made for the record's very node, by the record's policy."""
     return grant is not None and (grant.uid, grant.policy) == (record.spec.node_uid, record.spec.policy_ref.name)
-
-
-def _quiesce(rule: Object | None, watched: timedelta) -> Quiesce | None:
-    if rule is None:
-        return None
-    generation = rule["metadata"].get("generation", 0)
-    answers = [c for c in rule.get("status", {}).get("conditions", ()) if c["type"] == "EvictionInProgress"]
-    proven = any(c.get("observedGeneration", 0) >= generation for c in answers)
-    return Quiesce(active=rule["spec"]["taint"]["effect"] == "NoSchedule", proven=proven, watched=watched)
 
 
 def _way_back(

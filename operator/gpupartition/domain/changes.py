@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from gpupartition.api.v1alpha1 import Blocker, Phase, Restart
 from gpupartition.domain.backend import Config, Observation
 from gpupartition.domain.eviction import standing_of
+from gpupartition.domain.guards import unanswered
+from gpupartition.domain.quiesce import CORDONS
 from gpupartition.domain.world import State, World
 
 Change = Callable[[State, World], State]
+
+UNANSWERED: Final = (
+    "no controller answers its DeviceTaintRule "
+    "(switch on the feature gate DRADeviceTaintRules, or write quiesce: Cordon in the driver)"
+)
 
 
 def begin_step(state: State, world: World) -> State:
@@ -51,7 +58,7 @@ def released(outcome: Phase) -> Change:
     """Remember what the node will be when its quiesce is gone."""
 
     def change(state: State, world: World) -> State:
-        update: dict[str, Any] = {"outcome": outcome, "boot_id": world.boot_id}
+        update: dict[str, Any] = {"outcome": outcome, "boot_id": world.boot_id, **_opening(state, world)}
         if outcome is Phase.UP_TO_DATE:
             update |= {"current": state.target, "attempts": 0}
         if outcome is Phase.ROLLED_BACK:
@@ -72,13 +79,27 @@ def settle_down(state: State, _: World) -> State:
             "blockers": [],
             "change": "None",
             "recovering": False,
+            "quiesce": "DeviceTaint",
         }
     )
 
 
-def give_up(state: State, _: World) -> State:
+def give_up(state: State, world: World) -> State:
     """Back to the end of the queue."""
-    return state.model_copy(update={"outcome": Phase.PENDING, "attempts": state.attempts + 1})
+    update = {"outcome": Phase.PENDING, "attempts": state.attempts + 1, **_opening(state, world)}
+    return state.model_copy(update=update)
+
+
+def _opening(state: State, world: World) -> dict[str, Any]:
+    """Opening a cordoned node is a step of its own, written even where there is nothing to open: it voids every cordon that comes late."""
+    return {"step": world.fresh} if state.quiesce in CORDONS else {}
+
+
+def with_doubt(state: State, world: World) -> State:
+    """The same state, saying why the quiesce may never be confirmed."""
+    if not unanswered(state, world) or state.reason == "QuiesceUnconfirmed":
+        return state
+    return state.model_copy(update={"reason": "QuiesceUnconfirmed", "message": UNANSWERED})
 
 
 def stop_undrained(state: State, world: World) -> State:
@@ -86,9 +107,9 @@ def stop_undrained(state: State, world: World) -> State:
     return answered(give_up(state, world), world).model_copy(update={"outcome": Phase.ROLLED_BACK})
 
 
-def wait_again(state: State, _: World) -> State:
+def wait_again(state: State, world: World) -> State:
     """Back to its place in the queue: nothing was tried."""
-    return state.model_copy(update={"outcome": Phase.PENDING})
+    return state.model_copy(update={"outcome": Phase.PENDING, **_opening(state, world)})
 
 
 def record_restart(state: State, world: World) -> State:

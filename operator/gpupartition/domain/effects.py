@@ -8,19 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 Body = Mapping[str, Any]
+
+TAINT_RULES: Final = "resource.k8s.io/v1"  # the version of DeviceTaintRules that all clusters will have one day
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchNode:
-    """One JSON patch of the Node under its resourceVersion: labels and annotations set, or removed where the value is None."""
+    """One patch of the Node under its resourceVersion: labels and annotations set, or removed where the value is None.
+
+    `unschedulable` None: left as it is.
+    """
 
     node: str
     resource_version: str
     labels: Mapping[str, str | None] = field(default_factory=dict)
     annotations: Mapping[str, str | None] = field(default_factory=dict)
+    unschedulable: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +47,7 @@ class CreateTaintRule:
     uid: str
     driver: str
     pool: str
+    api_version: str = TAINT_RULES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +64,7 @@ class DeleteTaintRule:
     name: str
     uid: str
     resource_version: str
+    api_version: str = TAINT_RULES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,6 +66,14 @@ def settled(state: State, world: World) -> bool:
     return quiesced(state, world) and quiesce is not None and quiesce.proven and quiesce.watched >= world.limits.settle
 
 
+def unanswered(state: State, world: World) -> bool:
+    """The rule has long been there, and no controller manager has said so: one that knows the feature answers within a second."""
+    quiesce = world.quiesce
+    return (
+        quiesced(state, world) and quiesce is not None and not quiesce.proven and quiesce.watched >= world.limits.settle
+    )
+
+
 def config_there(state: State, world: World) -> bool:
     """The config objects exist and were touched after this record named them: none can be collected under our hands."""
     named = state.target.since if state.target else None

@@ -19,6 +19,7 @@ from typing import Final
 
 from gpupartition.api.v1alpha1 import OnTimeout, Phase
 from gpupartition.domain.changes import (
+    UNANSWERED,
     Change,
     answered,
     begin_step,
@@ -34,6 +35,7 @@ from gpupartition.domain.changes import (
     stop_undrained,
     wait_again,
     with_blockers,
+    with_doubt,
 )
 from gpupartition.domain.guards import (
     Guard,
@@ -58,6 +60,7 @@ from gpupartition.domain.guards import (
     settled,
     superseded,
     superseded_by_what_is_there,
+    unanswered,
     unquiesced,
     unquiesced_after_failure,
     unwanted,
@@ -70,6 +73,10 @@ from gpupartition.domain.recovery import clock_of, left, recovered, recovered_an
 from gpupartition.domain.world import State, Step, World
 
 
+def _as_it_is(state: State, _: World) -> State:
+    return state
+
+
 @dataclass(frozen=True, slots=True)
 class Exit:
     """A way out of a phase: taken when `when` holds, unless an earlier one of the row does. `note` is for people."""
@@ -77,7 +84,7 @@ class Exit:
     when: Guard
     to: Phase
     note: str
-    change: Change = lambda state, _: state
+    change: Change = _as_it_is
     reason: str = ""  # for the record, where neither failing nor arriving says enough
 
 
@@ -133,11 +140,11 @@ def _due(which: str) -> Guard:
     return lambda state, world: restart_due(state, world, getattr(state, which))
 
 
-def _give_up(note: str) -> tuple[Exit, ...]:
+def _give_up(note: str, when: Guard = always) -> tuple[Exit, ...]:
     """Hardware of which nothing is verified must not be let go by giving up."""
     return (
-        Exit(_dirty(always), Phase.FAILED, f"{note}, and its hardware is unverified"),
-        Exit(always, Phase.ABORTING, note, give_up),
+        Exit(_dirty(when), Phase.FAILED, f"{note}, and its hardware is unverified"),
+        Exit(when, Phase.ABORTING, note, give_up),
     )
 
 
@@ -186,7 +193,7 @@ PHASES: Final[dict[Phase, Row]] = {
             Exit(steady(settled), Phase.DRAINING, "no new claim is allocated here"),
         ),
         _quiescing,
-        _give_up("the quiesce was not confirmed in time"),
+        (*_give_up(UNANSWERED, unanswered), *_give_up("the quiesce was not confirmed in time")),
     ),
     Phase.DRAINING: Row(
         (
@@ -305,13 +312,21 @@ PHASES: Final[dict[Phase, Row]] = {
 }
 
 
+# What the record says meanwhile of what the node waits for.
+WAITING: Final[dict[Phase, tuple[Change, str]]] = {
+    Phase.QUIESCING: (with_doubt, UNANSWERED),
+    Phase.DRAINING: (with_blockers, "waits for other holders than before"),
+}
+
+
 def advance(state: State, world: World) -> Step | None:
     """The next state of a node in flight, or None while it stays as it is."""
     way = way_out(state, world)
     if way is not None:
         return _take(way, state, world)
-    waiting = with_blockers(state, world) if state.phase is Phase.DRAINING else state
-    return None if waiting is state else Step(waiting, "waits for other holders than before")
+    waiting, note = WAITING.get(state.phase, (_as_it_is, ""))
+    told = waiting(state, world)
+    return None if told is state else Step(told, note)
 
 
 def way_out(state: State, world: World) -> Exit | None:

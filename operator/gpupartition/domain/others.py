@@ -27,7 +27,7 @@ def at_work(node: Mapping[str, Any]) -> str:
     upgrade = labels.get(_DRIVER_UPGRADE, "")
     if upgrade not in _NO_UPGRADE:
         found.append(f"its GPU driver is being upgraded ({_DRIVER_UPGRADE}: {upgrade})")
-    if spec.get("unschedulable"):
+    if spec.get("unschedulable") and names.CORDONED not in node["metadata"].get("annotations", {}):
         found.append("it is cordoned")
     return "; ".join(found)
 

@@ -39,6 +39,7 @@ def recover(state: State, world: World, token: str) -> Step:
         "since": world.now,
         "previous": state.target,
         "recovering": True,
+        "quiesce": world.quiesce_by,
         "step": world.observed.step,
         "change": "None",
         "reason": "",

@@ -62,6 +62,7 @@ def _take_grant(state: State, world: World, token: str) -> Step:
         "boot_id": world.boot_id,
         "gpus": len(world.observed.pool.gpus),
         "repairs": [*state.repairs[-7:], world.now] if state.reason == "Drift" else state.repairs,
+        "quiesce": world.quiesce_by,
         "retry": world.retry,
         "generation": max(state.generation, world.observed.pool.generation),
         "reason": "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Literal
 
 from gpupartition.api.v1alpha1 import Drain, Grant, NodeStateStatus, OnFailure, Phase
 from gpupartition.domain.backend import Config, Observation
@@ -52,10 +52,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quiesce:
-    """The node's DeviceTaintRule as read.
+    """What keeps new claims off the node, as read: DeviceTaintRule, cordon, or both (quiesce.py).
 
-    `active`: its effect is NoSchedule; `proven`: the controller manager has answered for this generation, so the feature is on;
-    `watched`: for how long this very operator has itself seen it active (never taken from a clock that another one wrote).
+    `active`: the rule's effect is NoSchedule, the node is unschedulable; `proven`: the controller manager has answered for this generation
+    of the rule, so the feature is on; `watched`: for how long this very operator has itself seen it active (never taken from a clock that
+    another one wrote).
     """
 
     active: bool
@@ -102,6 +103,9 @@ class World:
     at_work: str = ""  # what others are doing to the node
     skip: bool = False  # somebody asked to leave the node alone
     abandoned: bool = False  # somebody asked to let go of what cannot be brought back
+    quiesce_by: Literal["DeviceTaint", "Cordon", "Both"] = (
+        "DeviceTaint"  # what the driver comes to: for attempts that begin now
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from gpupartition import names
 from gpupartition.api.v1alpha1 import Assigned, DrainMode, DriverSpec, NodeStateStatus, Phase
 from gpupartition.domain.backend import Backend, NodeFacts, Object
 from gpupartition.domain.effects import (
+    TAINT_RULES,
     ActivateTaintRule,
     CreateTaintRule,
     DeleteHolder,
@@ -19,10 +20,12 @@ from gpupartition.domain.effects import (
     Effect,
     EnsureConfig,
     EvictPod,
+    PatchNode,
     RemoveTaint,
 )
 from gpupartition.domain.eviction import Occupant, next_to_go
 from gpupartition.domain.guards import forced, quiesced, step_used, unwanted
+from gpupartition.domain.quiesce import CORDONS, holds
 from gpupartition.domain.world import AT_REST, World
 
 
@@ -37,7 +40,13 @@ class Subject:
     backend: Backend
     facts: NodeFacts | None  # None: the Node is gone
     rule: Object | None
+    taint_rules: str = TAINT_RULES  # the version of their API
     configs: Sequence[tuple[Object, Object | None]] = ()  # the config object as it must be, and as it is
+
+    @property
+    def node(self) -> Object | None:
+        """The Node, unless it is gone."""
+        return self.facts.node if self.facts is not None else None
 
 
 Writes = Callable[[NodeStateStatus, World, Subject], Sequence[Effect]]
@@ -50,9 +59,10 @@ def effects(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[
     return PHASE_WRITES[state.phase](state, world, subject)
 
 
-def _leftovers(state: NodeStateStatus, _: World, subject: Subject) -> Sequence[Effect]:
-    if subject.rule is not None:
-        return _delete_rule(state, _, subject)
+def _leftovers(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[Effect]:
+    left = _open(state, world, subject)
+    if left:
+        return left
     opened = _open_for_pods(state, subject)
     if opened is not None:
         return (opened,)
@@ -99,7 +109,13 @@ def last_used(config: Object) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
 
 
-def _quiesce(_: NodeStateStatus, world: World, subject: Subject) -> Sequence[Effect]:
+def _close(state: NodeStateStatus, _: World, subject: Subject) -> Sequence[Effect]:
+    """Whatever of the quiesce is in use and not in force."""
+    taint, cordon = holds(state, subject.node, subject.rule)
+    return (() if taint.active else _taint(subject)) + (() if cordon.active else _cordon(state, subject))
+
+
+def _taint(subject: Subject) -> tuple[Effect, ...]:
     if subject.rule is None:
         rule = CreateTaintRule(
             name=names.taint_rule(subject.node_name, subject.node_uid),
@@ -107,17 +123,52 @@ def _quiesce(_: NodeStateStatus, world: World, subject: Subject) -> Sequence[Eff
             uid=subject.node_uid,
             driver=subject.driver_name,
             pool=subject.backend.pool_name(subject.driver, subject.node_name),
+            api_version=subject.taint_rules,
         )
         return (rule,)
-    active = world.quiesce is not None and world.quiesce.active
-    return () if active else (ActivateTaintRule(rule=subject.rule),)
+    return (ActivateTaintRule(rule=subject.rule),)
 
 
-def _delete_rule(_: NodeStateStatus, __: World, subject: Subject) -> Sequence[Effect]:
-    if subject.rule is None:
-        return ()
+def _cordon(state: NodeStateStatus, subject: Subject) -> tuple[Effect, ...]:
+    return (_patch(subject.node, unschedulable=True, **{names.CORDONED: state.token}),) if subject.node else ()
+
+
+def _open(state: NodeStateStatus, _: World, subject: Subject) -> Sequence[Effect]:
+    """Whatever of ours is left."""
+    taint, cordon = holds(state, subject.node, subject.rule)
+    return (_delete_rule(subject) if taint.there else ()) + (_uncordon(state, subject) if cordon.there else ())
+
+
+def _delete_rule(subject: Subject) -> tuple[Effect, ...]:
+    assert subject.rule is not None, subject.node_name
     meta = subject.rule["metadata"]
-    return (DeleteTaintRule(name=meta["name"], uid=meta["uid"], resource_version=meta["resourceVersion"]),)
+    effect = DeleteTaintRule(
+        name=meta["name"],
+        uid=meta["uid"],
+        resource_version=meta["resourceVersion"],
+        api_version=subject.taint_rules,
+    )
+    return (effect,)
+
+
+def _uncordon(state: NodeStateStatus, subject: Subject) -> tuple[Effect, ...]:
+    """Only what we have cordoned is uncordoned; in the phases that open a node the step is written in any case."""
+    assert subject.node is not None, subject.node_name
+    ours = names.CORDONED in subject.node["metadata"].get("annotations", {})
+    step = {names.STEP: state.step} if state.quiesce in CORDONS else {}
+    return (_patch(subject.node, unschedulable=False if ours else None, **{names.CORDONED: None}, **step),)
+
+
+def _patch(node: Object, *, unschedulable: bool | None, **annotations: str | None) -> PatchNode:
+    meta = node["metadata"]
+    return PatchNode(
+        node=meta["name"],
+        resource_version=meta.get(
+            "resourceVersion", ""
+        ),  # copies of nodes have none: they only tell that there is something to do
+        annotations=annotations,
+        unschedulable=unschedulable,
+    )
 
 
 def _drain(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[Effect]:
@@ -156,14 +207,14 @@ def _apply(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[E
         last = next((p for p in world.monitors if "deletionTimestamp" not in p.body["metadata"]), None)
         return (_evict_pod(last, world),) if last else ()
     # A rule that somebody deletes after the assignment is put back: the driver is at work on this node.
-    return _quiesce(state, world, subject) or _assign(state, world, subject, state.target)
+    return _close(state, world, subject) or _assign(state, world, subject, state.target)
 
 
 def _roll_back(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[Effect]:
     assert state.previous is not None, state
-    quiesce = _quiesce(state, world, subject)
-    if quiesce or world.holders:
-        return quiesce
+    closing = _close(state, world, subject)
+    if closing or world.holders:
+        return closing
     return _assign(state, world, subject, state.previous)
 
 
@@ -185,17 +236,17 @@ def _failed(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[
     if world.abandoned and unwanted(state, world) and not step_used(state, world) and subject.facts is not None:
         cancel = subject.backend.cancel(subject.driver, subject.facts, state.step)
         return (cancel,) if cancel else ()
-    return _quiesce(state, world, subject)
+    return _close(state, world, subject)
 
 
 PHASE_WRITES: Final[dict[Phase, Writes]] = {
     Phase.ADMITTED: _configs,
-    Phase.QUIESCING: _quiesce,
+    Phase.QUIESCING: _close,
     Phase.DRAINING: _drain,
     Phase.APPLYING: _apply,
-    Phase.VERIFYING: _quiesce,
-    Phase.RELEASING: _delete_rule,
+    Phase.VERIFYING: _close,
+    Phase.RELEASING: _open,
     Phase.ROLLING_BACK: _roll_back,
     Phase.FAILED: _failed,
-    Phase.ABORTING: _delete_rule,
+    Phase.ABORTING: _open,
 }
