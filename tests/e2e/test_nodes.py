@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.e2e import rollout
+from tests.e2e import publishing, rollout
 from tests.e2e.harness import NODE_STATES, POLICIES, eventually
 from tests.e2e.rollout import condition
 from tests.e2e.stage import HALVES, WHOLE, Stage, stage
@@ -327,3 +327,22 @@ async def test_a_node_that_cannot_be_brought_back_is_let_go_when_somebody_says_s
     assert await rollout.records(cluster) == {}
     assert await scene.rule(node) is None
     assert await scene.in_flight() == []
+
+
+# ── slices of our own ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_the_operator_itself_publishes_is_there_again_after_a_reboot(cluster: Cluster) -> None:
+    own = await publishing.site(cluster, publishing.gpus(2))
+    await own.gets(rollout.equal(2))
+    (node,) = own.nodes
+    good = await own.says(node)
+    async with rollout.Watcher(cluster) as history:
+        await cluster.kubelet_stops(node)
+        await own.wiped(node)
+        await cluster.kubelet_starts(node, rebooted=True)
+        await history.saw(NODE_STATES, node, phase="Verifying")
+        await rollout.reaches(cluster, node, "UpToDate")
+        await rollout.at_rest(cluster)
+    assert history.phases(node) == ["Quiescing", "Verifying", "Releasing", "UpToDate"]
+    await own.says_again(good)

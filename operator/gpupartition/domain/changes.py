@@ -21,8 +21,8 @@ UNANSWERED: Final = (
 
 
 def begin_step(state: State, world: World) -> State:
-    """A fresh step, and a higher generation for drivers whose slices we write."""
-    return state.model_copy(update={"step": world.fresh, "generation": state.generation + 1})
+    """A fresh step, and a higher generation for drivers whose slices we write. Whatever the node was, now something is done to it."""
+    return state.model_copy(update={"step": world.fresh, "generation": state.generation + 1, "recovering": False})
 
 
 def begin_undoing(state: State, world: World) -> State:

@@ -132,8 +132,10 @@ def _dirty(guard: Guard) -> Guard:
 
 
 def _wanted_back(state: State, world: World) -> bool:
-    """A node that is only verified again is on what it would go back to: that brings nothing until somebody asks."""
-    return wanted_back(state, world) and (not state.recovering or unwanted(state, world))
+    """A node that would go back to what it was to be is not tried again and again: somebody has to ask."""
+    target, previous = state.target, state.previous
+    elsewhere = target is not None and previous is not None and target.fingerprint != previous.fingerprint
+    return wanted_back(state, world) and (elsewhere or unwanted(state, world))
 
 
 def _due(which: str) -> Guard:

@@ -58,15 +58,10 @@ def recovering(guard: Guard) -> Guard:
     return lambda state, world: state.recovering and guard(state, world)
 
 
-def untouched(state: State, world: World) -> bool:
-    """No step was begun since the node was lost, so no write of ours can still be under way."""
-    return state.recovering and world.observed.step == state.step
-
-
 def recovered(state: State, world: World) -> bool:
     """The node is Ready and has published what it was verified with for long enough."""
     return (
-        untouched(state, world)
+        state.recovering
         and world.node_ready
         and world.observed.ready
         and state.target is not None
@@ -83,7 +78,7 @@ def recovered_and_wanted(state: State, world: World) -> bool:
 
 def left(state: State, world: World) -> bool:
     """Nobody wants the node any more, and nothing of it was touched."""
-    return untouched(state, world) and unwanted(state, world)
+    return state.recovering and unwanted(state, world)
 
 
 def clock_of(state: State, world: World, limit: timedelta) -> timedelta | None:

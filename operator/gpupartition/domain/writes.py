@@ -231,12 +231,21 @@ def _assign(state: NodeStateStatus, world: World, subject: Subject, to: Assigned
     return ()
 
 
+def _verify(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[Effect]:
+    """Closed. A kubelet that starts wipes all slices of its node: those of our own nobody else would restore on a lost node."""
+    closing = _close(state, world, subject)
+    if closing or not state.recovering or state.target is None or subject.facts is None:
+        return closing
+    repair = subject.backend.repair(subject.driver, subject.facts, state.target, state.generation)
+    return (repair,) if repair else ()
+
+
 def _failed(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[Effect]:
     """Closed. Before it is let go as it is, its step is used up: whoever was about to write that comes too late."""
     if world.abandoned and unwanted(state, world) and not step_used(state, world) and subject.facts is not None:
         cancel = subject.backend.cancel(subject.driver, subject.facts, state.step)
         return (cancel,) if cancel else ()
-    return _close(state, world, subject)
+    return _verify(state, world, subject)
 
 
 PHASE_WRITES: Final[dict[Phase, Writes]] = {
@@ -244,7 +253,7 @@ PHASE_WRITES: Final[dict[Phase, Writes]] = {
     Phase.QUIESCING: _close,
     Phase.DRAINING: _drain,
     Phase.APPLYING: _apply,
-    Phase.VERIFYING: _close,
+    Phase.VERIFYING: _verify,
     Phase.RELEASING: _open,
     Phase.ROLLING_BACK: _roll_back,
     Phase.FAILED: _failed,
