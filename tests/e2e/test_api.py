@@ -158,11 +158,12 @@ async def test_what_is_left_out_gets_its_default_and_nothing_in_a_list_does(clie
             "paused": False,
             "limit": "100%",
             "maxUnavailable": 1,
+            "maxInitializing": "10%",
             "maxFailed": 0,
             "onFailure": "RollBack",
             "pauseBetweenSeconds": 0,
             "progressDeadlineSeconds": 0,
-            "drain": {"mode": "WhenIdle"},
+            "drain": {"mode": "WhenIdle", "onTimeout": "Skip", "deleteEmptyDir": False, "force": False},
         },
     }
     example = manifest("defaults", "example")
