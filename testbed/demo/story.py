@@ -28,6 +28,7 @@ READ_SECONDS: Final = 4
 """Where somebody should have time to read before the board moves on; only on a terminal."""
 POLICY: Final = EXAMPLES / "driver-example.yaml", EXAMPLES / "halves.yaml"
 SHORT, LONG = "train-a", "train-b"
+SHORT_SECONDS = 12  # long enough to be seen waiting for, short enough to be waited for
 ASKED: Final = {
     "whole": ("a whole GPU", "full is true"),
     "part": ("a part of one", "there is a partition"),
@@ -70,7 +71,7 @@ class Story:
         screen, client = self._screen, self._client
         screen.chapter("Before: every GPU in one piece, and two jobs at work")
         await workloads.make_namespace(client, JOBS)
-        await workloads.submit(client, JOBS, SHORT, node=self._busy, completes_after="12s")
+        await workloads.submit(client, JOBS, SHORT, node=self._busy, completes_after=f"{SHORT_SECONDS}s")
         await workloads.submit(client, JOBS, LONG, node=self._held_long)
         jobs = {SHORT: self._busy, LONG: self._held_long}
         scene = await self._until(
@@ -79,6 +80,10 @@ class Story:
         screen.map(scene)
         for job, node in jobs.items():
             screen.held(f"pod {JOBS}/{job} has {(scene.got(JOBS, job) or ('', 'nothing'))[1]} of {node}")
+        screen.gap()
+        screen.say(
+            f"{JOBS}/{SHORT} ends by itself, {SHORT_SECONDS} s after it began; {JOBS}/{LONG} goes on until somebody ends it."
+        )
         await self._pause()
 
     async def _policy(self) -> None:
