@@ -304,6 +304,7 @@ async def blocked_by(cluster: Cluster, name: str, node: str, claim: Object, pod:
         "pod": pod,
         "device": result["device"],
         "reason": "Allocated",
+        "pdb": "",
     }
     assert status["nodes"]["blocked"] == 1, status
     return True
