@@ -160,15 +160,9 @@ def _uncordon(state: NodeStateStatus, subject: Subject) -> tuple[Effect, ...]:
 
 
 def _patch(node: Object, *, unschedulable: bool | None, **annotations: str | None) -> PatchNode:
-    meta = node["metadata"]
-    return PatchNode(
-        node=meta["name"],
-        resource_version=meta.get(
-            "resourceVersion", ""
-        ),  # copies of nodes have none: they only tell that there is something to do
-        annotations=annotations,
-        unschedulable=unschedulable,
-    )
+    # The cache's copies of nodes have no version: they only tell that there is something to do.
+    name, version = node["metadata"]["name"], node["metadata"].get("resourceVersion", "")
+    return PatchNode(node=name, resource_version=version, annotations=annotations, unschedulable=unschedulable)
 
 
 def _drain(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[Effect]:
