@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from testbed import nodes as simulated
 from testbed.faultproxy import FaultProxy, Injury, Rule, To
-from tests.e2e.harness import NODE_STATES, POLICIES, POLL_SECONDS, eventually
+from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, POLL_SECONDS, eventually
 from tests.e2e.invariants import Scene, Violation, judge, line
 from tests.e2e.rollout import (
     Watcher,
@@ -120,6 +120,7 @@ class Round:
         self.chance = random.Random(self.seed)  # noqa: S311 - keeps no secret, and can be replayed
         self.operators = 1 + (self.seed % 3 == 0)
         self.bad_line = self.seed % 4 != 1
+        self.quiesce = {2: "Cordon", 3: "Both"}.get(self.seed % 5, "Auto")
         self.allowed = self.chance.choice((1, 2))
         self._numbers = itertools.count(1)
         self._began = 0.0
@@ -133,6 +134,7 @@ class Round:
             FaultProxy(account, self.folder, seed=self.seed) as self.proxy,
         ):
             history = self._history
+            await self.cluster.client.patch(DRIVERS, self.site.driver, {"spec": {"quiesce": self.quiesce}})
             await self._edit()
             for _ in range(self.operators):
                 await self._start()

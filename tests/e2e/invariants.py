@@ -16,7 +16,7 @@ from tests.e2e.rollout import AT_REST, condition, devices
 
 from gpupartition.domain.quantity import parse
 from gpupartition.kube import DEVICE_TAINT_RULES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
-from gpupartition.names import FULL_NODE_NAME, LAYOUT, STEP, taint_rule
+from gpupartition.names import CORDONED, FULL_NODE_NAME, LAYOUT, STEP, taint_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 FAULT: Final = "testbed.gpupartition.dev/fault"
 CLOSED: Final = frozenset({"Draining", "Applying", "Verifying", "RollingBack", "Failed"})
 AT_WORK: Final = frozenset({"Applying", "RollingBack"})
+OPENING: Final = frozenset({"Releasing", "Aborting"})  # of a node that may be cordoned: a step that assigns nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +138,10 @@ class Sight:
             if name.startswith("gpp-") and rule["spec"]["taint"]["effect"] != "None"
         }
 
+    def cordoned(self) -> set[str]:
+        """The nodes that we have cordoned."""
+        return {n for n, body in self.nodes.items() if CORDONED in notes(body) and body["spec"].get("unschedulable")}
+
     def changed(self, *kinds: Any) -> bool:
         """Whether one of these kinds has just changed (or this is the beginning)."""
         return self.change is None or self.change.kind in kinds
@@ -196,12 +201,12 @@ class NotMoreThanAllowed:
         self._allowed = 0
 
     def look(self, now: Sight) -> Iterable[str]:
-        if not now.changed(POLICIES, DRIVERS, NODE_STATES, DEVICE_TAINT_RULES):
+        if not now.changed(POLICIES, DRIVERS, NODE_STATES, DEVICE_TAINT_RULES, NODES):
             return
         if now.policy is not None:
             self._allowed = max(self._allowed, int(now.policy["spec"]["rollout"]["maxUnavailable"]))
         down = {n for n in now.records if now.phase(n) not in AT_REST | {""}}
-        down |= set(now.active_rules().values()) | {grant["node"] for grant in now.ledger}
+        down |= set(now.active_rules().values()) | now.cordoned() | {grant["node"] for grant in now.ledger}
         # New nodes have been nobody's yet, and those that are verified again were unavailable before.
         down -= {grant["node"] for grant in now.ledger if grant.get("purpose", "RollOut") != "RollOut"}
         if len(down) > self._allowed:
@@ -299,10 +304,7 @@ class NothingWithoutAGrant:
                 status = record.get("status", {})
                 self._steps[status.get("token", "")].add(status.get("step", ""))
         granted = {grant["node"]: grant["token"] for grant in now.ledger}
-        if now.changed(DEVICE_TAINT_RULES, DRIVERS):
-            for name, node in now.active_rules().items():
-                if node not in granted:
-                    yield f"rule {name} is in force on {node}, which has no grant"
+        yield from self._closed(now, granted)
         if len(granted) < len(now.ledger):
             yield f"two grants for one node: {now.ledger}"
         moved = assignment(now) or step(now)
@@ -312,10 +314,21 @@ class NothingWithoutAGrant:
         token = status.get("token", "")
         if not token or granted.get(moved.node) != token:
             yield f"{moved}, but its record has token {token!r} and the ledger {granted.get(moved.node)!r}"
-        elif status["phase"] not in AT_WORK:
+        elif status["phase"] not in (
+            AT_WORK if status.get("quiesce") == "DeviceTaint" or assignment(now) else AT_WORK | OPENING
+        ):
             yield f"{moved} in {status['phase']}"
         elif moved.step not in self._steps[token]:
             yield f"{moved} with step {moved.step!r}, which its record never had under this grant"
+
+    def _closed(self, now: Sight, granted: Mapping[str, str]) -> Iterable[str]:
+        if now.changed(DEVICE_TAINT_RULES, DRIVERS):
+            for name, node in now.active_rules().items():
+                if node not in granted:
+                    yield f"rule {name} is in force on {node}, which has no grant"
+        if now.changed(NODES, DRIVERS):
+            for node in sorted(now.cordoned() - granted.keys()):
+                yield f"{node} is cordoned, and has no grant"
 
 
 class TheWayBackIsKnown:
@@ -379,15 +392,18 @@ class ClosedWhileAtWork:
     def look(self, now: Sight) -> Iterable[str]:
         if not now.changed(NODE_STATES, DEVICE_TAINT_RULES, NODES):
             return
-        active = now.active_rules()
+        active, cordoned = now.active_rules(), now.cordoned()
         for node, record in now.records.items():
             body = now.nodes.get(node)
             if body is None or not is_of(record, body):
                 continue
             rule, phase = taint_rule(node, body["metadata"]["uid"]), now.phase(node)
-            if phase in CLOSED and rule not in active:
+            way = record["status"].get("quiesce", "DeviceTaint")
+            up = {"DeviceTaint": rule in active, "Cordon": node in cordoned}
+            closed = all(up.values()) if way == "Both" else up[way]
+            if phase in CLOSED and not closed:
                 yield f"{node} is in {phase} and open to claims"
-            if phase in AT_REST and rule in active:
+            if phase in AT_REST and any(up.values()):
                 yield f"{node} is in {phase} and closed to claims"
         for name, rule_body in now.rules.items():
             selector = rule_body["spec"].get("deviceSelector") or {}
@@ -501,7 +517,12 @@ def line(change: Change) -> str:
     if change.kind is NODE_STATES:
         told = {k: status.get(k) for k in ("phase", "token", "step", "outcome", "reason") if status.get(k)}
     elif change.kind is NODES:
-        told = {"layout": label(body), "step": notes(body).get(STEP), "fault": notes(body).get(FAULT)}
+        told = {
+            "layout": label(body),
+            "step": notes(body).get(STEP),
+            "cordoned": notes(body).get(CORDONED),
+            "fault": notes(body).get(FAULT),
+        }
     elif change.kind is DRIVERS:
         told = [f"{g['node']}:{g['token']}" for g in status.get("inFlight", ())]
     elif change.kind is DEVICE_TAINT_RULES:
