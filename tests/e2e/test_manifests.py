@@ -32,8 +32,8 @@ SPECS: Final[dict[str, type[BaseModel]]] = {"GpuPartitionDriver": DriverSpec, "G
 MAY: Final = """
 /nodes                                        get list watch patch                          -
 /pods                                         get                                           default
-resource.k8s.io/resourceclaims                get list watch                                default
-resource.k8s.io/resourceslices                get list watch create update delete           -
+resource.k8s.io/resourceclaims                list watch                                    default
+resource.k8s.io/resourceslices                list watch create update delete               -
 resource.k8s.io/devicetaintrules              get list watch create update delete           -
 gpupartition.dev/gpupartitiondrivers          get list watch patch                          -
 gpupartition.dev/gpupartitionpolicies         get list watch patch                          -
@@ -42,8 +42,8 @@ gpupartition.dev/gpupartitionpolicies/status  update                            
 gpupartition.dev/gpupartitionnodestates       get list watch create update delete           -
 /events                                       create                                        default
 apps/daemonsets                               get list watch create patch delete            gpu-driver
-apps/controllerrevisions                      get list watch                                gpu-driver
-/pods                                         get list watch delete                         gpu-driver
+apps/controllerrevisions                      list watch                                    gpu-driver
+/pods                                         list watch delete                             gpu-driver
 coordination.k8s.io/leases                    create                                        gpupartition-system
 """
 MAY_NOT: Final = """
@@ -61,7 +61,7 @@ apps/daemonsets                               get create patch delete           
 apps/deployments                              get create update patch delete                gpupartition-system
 coordination.k8s.io/leases                    get list watch update patch delete            gpupartition-system
 coordination.k8s.io/leases                    get create update                             kube-system
-resource.k8s.io/resourceclaims                create update patch delete                    default
+resource.k8s.io/resourceclaims                get create update patch delete                default
 resource.k8s.io/resourceclaims/status         update patch                                  default
 resource.k8s.io/deviceclasses                 create update patch delete                    -
 gpupartition.dev/gpupartitiondrivers          create update delete                          -
