@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -50,9 +51,19 @@ class Record:
         """What it says, or None when no such testbed runs."""
         try:
             content: dict[str, Any] = json.loads(self.file.read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         return content if _started(content["pid"]) == content["started"] else None
+
+    def start_afresh(self) -> None:
+        """Make the folder anew. Raises TestbedError where that cannot be done."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            self.folder.mkdir(parents=True)
+        except OSError as error:
+            raise TestbedError(
+                f"cannot make the testbed's folder: {error}; set GPUPARTITION_CACHE to a folder that can be written to"
+            ) from error
 
     def write(self, controlplane: ControlPlane | None = None) -> None:
         """Say how this process can be found and, when it is ready, its control plane."""
@@ -79,8 +90,7 @@ def up(arguments: argparse.Namespace) -> int:
         )
         print(f"testbed {arguments.name} is {state}")
         return 0 if running["ready"] else 1
-    shutil.rmtree(record.folder, ignore_errors=True)
-    record.folder.mkdir(parents=True)
+    record.start_afresh()
     log = record.folder / "testbed.log"
     command = [sys.executable, "-m", "testbed", "serve", f"--name={arguments.name}"]
     command += [f"--nodes={arguments.nodes}", f"--gpus={arguments.gpus}", f"--feature-gates={arguments.feature_gates}"]
@@ -212,7 +222,10 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=help_text, description=help_text)
         if name != "build":
             command.add_argument(
-                "--name", default="testbed", help="which testbed; several run side by side (default: %(default)s)"
+                "--name",
+                type=testbed_name,
+                default="testbed",
+                help="which testbed; several run side by side (default: %(default)s)",
             )
         if name in {"up", "serve"}:
             shape = Shape()
@@ -229,6 +242,15 @@ def _parser() -> argparse.ArgumentParser:
                 "--operator", action="store_true", help="install the CRDs and the operator's rights, too"
             )
     return parser
+
+
+def testbed_name(text: str) -> str:
+    """A testbed's name as given by a user. It becomes a folder that is deleted whole, so it must not lead anywhere else."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no name of a testbed: write letters, digits, dots, dashes and underscores, and begin with a letter or digit"
+        )
+    return text
 
 
 def _record(arguments: argparse.Namespace) -> Record:

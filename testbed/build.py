@@ -124,8 +124,14 @@ class Builder:
     @asynccontextmanager
     async def _lock(self) -> AsyncIterator[None]:
         """Hold the cache's build lock. The kernel gives it back when this process ends, however it does."""
-        self.cache.mkdir(parents=True, exist_ok=True)
-        with (self.cache / "build.lock").open("w") as lock:
+        try:
+            self.cache.mkdir(parents=True, exist_ok=True)
+            lock = (self.cache / "build.lock").open("w")
+        except OSError as error:
+            raise BuildError(
+                f"nothing can be built: {error}; set GPUPARTITION_CACHE to a folder that can be written to"
+            ) from error
+        with lock:
             told = False
             while True:
                 try:

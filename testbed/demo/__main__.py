@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from gpupartition.kube import ApiError, Client
+from testbed.__main__ import testbed_name
 from testbed.build import TOOLS, Builder, cache_folder
 from testbed.controlplane import ROOT
 from testbed.demo.background import Background
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--keep", action="store_true", help="leave testbed and operator running; make demo-down ends them"
     )
-    parser.add_argument("--name", default=NAME, help="name of its testbed (default: %(default)s)")
+    parser.add_argument("--name", type=testbed_name, default=NAME, help="name of its testbed (default: %(default)s)")
     options = parser.parse_args(arguments)
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     return asyncio.run(_main(options.name, keep=options.keep))

@@ -46,8 +46,7 @@ class Background:
             raise TestbedError(
                 f"testbed {self.name} runs already, as process {running['pid']}: end it with make demo-down, or choose another --name"
             )
-        shutil.rmtree(self._record.folder, ignore_errors=True)
-        self._record.folder.mkdir(parents=True)
+        self._record.start_afresh()
         command = [sys.executable, "-m", "testbed.demo.host", "--name", self.name]
         with self._log.open("wb") as out:
             self._process = await asyncio.create_subprocess_exec(
