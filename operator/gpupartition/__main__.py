@@ -11,8 +11,10 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from kubernetes.aio.config import ConfigException
+
 from gpupartition.cli import plan
-from gpupartition.controller.operator import Operator, Stopped
+from gpupartition.controller.operator import NotServing, Operator, Stopped
 from gpupartition.kube import Client
 from gpupartition.kube.lease import Lost
 from gpupartition.settings import Settings
@@ -50,7 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     if options.command == "plan":
         return asyncio.run(plan.run(options, settings))
-    return asyncio.run(_run(options.kubeconfig, options.context, settings))
+    try:
+        return asyncio.run(_run(options.kubeconfig, options.context, settings))
+    except (FileNotFoundError, ConfigException, NotServing) as error:
+        log.critical("%s", error)
+        return 1
 
 
 async def _run(kubeconfig: str | None, context: str | None, settings: Settings) -> int:
@@ -72,6 +78,8 @@ async def _run(kubeconfig: str | None, context: str | None, settings: Settings) 
                 pass
             except* Lost as group:
                 lost = group.exceptions
+            except* NotServing as group:
+                raise group.exceptions[0] from None
         log.info("stopped%s", "".join(f": {each}" for each in lost))
     return 1 if lost else 0
 

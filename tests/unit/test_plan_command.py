@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,27 @@ def test_an_unknown_finding_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -
 def test_without_a_kubeconfig_nothing_can_be_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--kubeconfig", str(tmp_path / "none")]) == 1
     assert "no kubeconfig at" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"a: [", b"\xff\xfe\x00"])
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_a_file_that_is_no_kubeconfig_is_named(
+    command: str, content: bytes, tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "kubeconfig").write_bytes(content)
+    assert main([command, "--kubeconfig", str(tmp_path / "kubeconfig")]) == 1
+    assert f"{tmp_path / 'kubeconfig'} is no kubeconfig" in capfd.readouterr().err + caplog.text
+
+
+def test_an_operator_whose_port_is_taken_says_what_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(NOWHERE))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv("GPUPARTITION_HOST", "127.0.0.1")
+        monkeypatch.setenv("GPUPARTITION_PORT", str(taken.getsockname()[1]))
+        assert main(["run", "--kubeconfig", str(tmp_path / "kubeconfig")]) == 1
+    assert "set GPUPARTITION_PORT" in caplog.text
 
 
 def test_a_cluster_that_does_not_answer_is_named_with_what_to_look_at(

@@ -49,6 +49,10 @@ class Stopped(Exception):  # noqa: N818  (an ending, not an error)
     """Somebody asked the operator to end."""
 
 
+class NotServing(Exception):  # noqa: N818  (said to whoever started us, who has to choose)
+    """The page for probes and metrics has no place; the message says what to set."""
+
+
 class Operator:
     """One running operator. Handlers and reflectors only put names on queues; the loops do the rest.
 
@@ -232,7 +236,7 @@ class Operator:
             self._on_start()
         raise Stopped  # it was asked to while kopf had the signals
 
-    async def _answer_readiness(self) -> web.Response:
+    async def _answer_readiness(self, _: web.Request) -> web.Response:
         if not self._leading.is_set():
             return await _text("standing by")  # as ready as it can be: a roll-out of our own must not wait for it
         return await (_text("ready") if self._ready.is_set() else _text("reading", status=503))
@@ -241,8 +245,8 @@ class Operator:
         app = web.Application()
         app.add_routes(
             [
-                web.get("/healthz", lambda _: _text("alive")),
-                web.get("/readyz", lambda _: self._answer_readiness()),
+                web.get("/healthz", _alive),
+                web.get("/readyz", self._answer_readiness),
                 web.get("/metrics", _metrics),
             ]
         )
@@ -250,7 +254,13 @@ class Operator:
         await runner.setup()
         try:
             site = web.TCPSite(runner, self._settings.host, self._settings.port)
-            await site.start()
+            try:
+                await site.start()
+            except OSError as error:
+                raise NotServing(
+                    f"no probes and metrics on {self._settings.host}:{self._settings.port}: {error}; set GPUPARTITION_PORT (0: one that is "
+                    "free) or GPUPARTITION_HOST to another"
+                ) from error
             log.info("probes and metrics on %s", ", ".join(f"{a[0]}:{a[1]}" for a in runner.addresses))
             await asyncio.Event().wait()
         finally:
@@ -265,6 +275,10 @@ def _elector(client: Client, settings: Settings) -> Elector:
 
 async def _text(text: str, *, status: int = 200) -> web.Response:
     return web.Response(text=text, status=status)
+
+
+async def _alive(_: web.Request) -> web.Response:
+    return await _text("alive")
 
 
 async def _metrics(_: web.Request) -> web.Response:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 import aiohttp
 from kubernetes.aio import config
 from kubernetes.aio.client import Configuration
+from kubernetes.aio.config import ConfigException
+from yaml import YAMLError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -83,10 +85,15 @@ async def credentials(kubeconfig: Path | str | None = None, context: str | None 
     files = str(kubeconfig or os.environ.get("KUBECONFIG") or Path("~", ".kube", "config"))
     if not _exists(files):
         raise FileNotFoundError(f"no kubeconfig at {files}: name one, set KUBECONFIG, or run in a pod with an account")
-    # Not persisted: a refreshed token belongs to this process, the file to its owner.
-    loader: KubeConfigLoader = await config.load_kube_config(  # type: ignore[no-untyped-call]
-        files, context=context, client_configuration=configuration, persist_config=False
-    )
+    try:
+        # Not persisted: a refreshed token belongs to this process, the file to its owner.
+        loader: KubeConfigLoader = await config.load_kube_config(  # type: ignore[no-untyped-call]
+            files, context=context, client_configuration=configuration, persist_config=False
+        )
+    except (OSError, UnicodeDecodeError, YAMLError) as error:
+        raise ConfigException(f"{files} is no kubeconfig: {' '.join(str(error).split())}") from error
+    except TypeError as error:  # the loader's answer to YAML that is something else
+        raise ConfigException(f"{files} is no kubeconfig: a mapping with clusters, users and contexts") from error
     refreshing = asyncio.create_task(config.refresh_token(loader, configuration)) if _expires(loader) else None  # type: ignore[no-untyped-call]
     try:
         yield Credentials(configuration)
