@@ -12,7 +12,7 @@ import random
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from gpupartition.kube.errors import ApiError, Gone
+from gpupartition.kube.errors import ApiError, Gone, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_NOT_SERVED: Final = "this API server does not serve the kind: install its CRD"
 _FIRST_PAUSE: Final = 0.1  # seconds, doubled with each failure in a row
 _LONGEST_PAUSE: Final = (
     30.0  # seconds: the copy of an operator that was cut off is at most this much older than it need be
@@ -119,7 +120,11 @@ class Reflector(Generic[T]):
                     page = 0  # the pages took longer than the server remembers; one piece cannot grow too old
                 self.resource_version = ""
             except ApiError as error:
-                log.warning("%s (the copy may be old; trying again)", error)
+                log.warning(
+                    "%s (%s; trying again)",
+                    error,
+                    _NOT_SERVED if isinstance(error, NotFound) else "the copy may be old",
+                )
                 self.trouble = error
             # A watch that its server ended is paused for too: a server that ends all watches at once is restarting.
             await asyncio.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**failures) * random.uniform(0.5, 1))  # noqa: S311
