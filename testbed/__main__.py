@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -11,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -55,15 +56,37 @@ class Record:
             return None
         return content if _started(content["pid"]) == content["started"] else None
 
-    def start_afresh(self) -> None:
-        """Make the folder anew. Raises TestbedError where that cannot be done."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+    @contextlib.contextmanager
+    def starting(self) -> Iterator[None]:
+        """Make the folder anew, and let nobody else do so until this one runs. Raises TestbedError where that cannot be."""
+        self._refuse_a_second()
+        name, locks = self.folder.name, self.folder.parent.parent / "locks"
         try:
-            self.folder.mkdir(parents=True)
+            locks.mkdir(parents=True, exist_ok=True)
+            lock = (locks / name).open("w")
         except OSError as error:
             raise TestbedError(
-                f"cannot make the testbed's folder: {error}; set GPUPARTITION_CACHE to a folder that can be written to"
+                f"cannot start a testbed: {error}; set GPUPARTITION_CACHE to a folder that can be written to"
             ) from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise TestbedError(
+                    f"somebody else is starting testbed {name}: wait until it is up, or choose another --name"
+                ) from None
+            self._refuse_a_second()
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder.mkdir(parents=True)
+            yield
+
+    def _refuse_a_second(self) -> None:
+        if running := self.read():
+            name = self.folder.name
+            raise TestbedError(
+                f"testbed {name} runs already, as process {running['pid']}: end it with python -m testbed down --name {name} "
+                "(the demo's with make demo-down), or choose another --name"
+            )
 
     def write(self, controlplane: ControlPlane | None = None) -> None:
         """Say how this process can be found and, when it is ready, its control plane."""
@@ -90,7 +113,11 @@ def up(arguments: argparse.Namespace) -> int:
         )
         print(f"testbed {arguments.name} is {state}")
         return 0 if running["ready"] else 1
-    record.start_afresh()
+    with record.starting():
+        return _up(arguments, record)
+
+
+def _up(arguments: argparse.Namespace, record: Record) -> int:
     log = record.folder / "testbed.log"
     command = [sys.executable, "-m", "testbed", "serve", f"--name={arguments.name}"]
     command += [f"--nodes={arguments.nodes}", f"--gpus={arguments.gpus}", f"--feature-gates={arguments.feature_gates}"]

@@ -42,11 +42,10 @@ class Background:
 
     async def start(self, say: Callable[[str], None]) -> None:
         """Start it and return when the operator is ready; its progress goes to `say`, line by line. Raises TestbedError."""
-        if running := self._record.read():
-            raise TestbedError(
-                f"testbed {self.name} runs already, as process {running['pid']}: end it with make demo-down, or choose another --name"
-            )
-        self._record.start_afresh()
+        with self._record.starting():
+            await self._start(say)
+
+    async def _start(self, say: Callable[[str], None]) -> None:
         command = [sys.executable, "-m", "testbed.demo.host", "--name", self.name]
         with self._log.open("wb") as out:
             self._process = await asyncio.create_subprocess_exec(

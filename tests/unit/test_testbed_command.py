@@ -44,6 +44,18 @@ def test_a_cache_that_cannot_be_written_to_is_named_with_what_to_do(
     assert "set GPUPARTITION_CACHE to a folder that can be written to" in capsys.readouterr().err
 
 
+def test_a_testbed_that_somebody_else_is_starting_is_left_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUPARTITION_CACHE", str(tmp_path))
+    record = command.Record(tmp_path / "state" / "mine")
+    with record.starting():
+        (record.folder / "theirs").touch()
+        assert run(monkeypatch, "up", "--name=mine") == 1
+        assert "somebody else is starting testbed mine" in capsys.readouterr().err
+        assert (record.folder / "theirs").exists()
+
+
 async def test_nothing_is_built_into_a_cache_that_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with (tmp_path / "told").open("w") as told, pytest.raises(BuildError, match="set GPUPARTITION_CACHE"):
