@@ -256,6 +256,8 @@ def test_stalled_names_where_why_and_what_to_do(of: Rollout, words: str) -> None
     [
         (rollout(DONE, MOVING), "1 of 2 nodes are verified, 1 in progress"),
         (rollout(DONE), "all 1 nodes are verified"),
+        (rollout(DONE, deleting=True), "waits until its nodes are at rest"),
+        (rollout(DONE, MOVING, deleting=True), "waits until its nodes are at rest: b"),
         (
             rollout(KEPT),
             "node h waits for claim team/claim of pod team/pod, whose eviction is refused by PodDisruptionBudget team/web",

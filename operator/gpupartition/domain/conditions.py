@@ -26,6 +26,7 @@ from gpupartition.domain import windows
 from gpupartition.domain.admission import Admission, Standing, paused_until
 from gpupartition.domain.backend import Problem
 from gpupartition.domain.drift import brake, is_drifting
+from gpupartition.domain.world import AT_REST
 
 # While nodes are left and one of these is the reason, the roll-out goes on by itself.
 GOING_ON: Final = frozenset(
@@ -130,7 +131,8 @@ def _unwell(rollout: Rollout) -> Verdict | None:
 
 def _special(rollout: Rollout) -> Verdict | None:
     if rollout.deleting:
-        message = "waits until its nodes are at rest"
+        busy = sorted(name for name, record in rollout.records.items() if record.phase not in AT_REST)
+        message = f"waits until its nodes are at rest{': ' if busy else ''}{', '.join(busy[:5])}"
         if rollout.admission.reason == "OutsideWindow":
             message = f"{message}; {rollout.admission.message}"
         return Verdict(ready=False, reason="Terminating", message=message, reconciling=True, accepted=None)
