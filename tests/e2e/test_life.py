@@ -382,3 +382,23 @@ async def test_a_claim_that_slips_past_the_quiesce_while_the_driver_changes_gets
     await rollout.annotate(cluster, POLICIES, name, retry="now")
     await rollout.ready(cluster, name)
     await scene.publishes(HALVES)
+
+
+async def test_a_daemon_set_of_a_layout_that_somebody_deletes_is_put_back(cluster: Cluster) -> None:
+    scene = await stage(cluster, 1)
+    (node,) = scene.nodes
+    await rollout.operator(cluster)
+    await scene.want_halves()
+    await rollout.ready(cluster, cluster.name)
+    layout, before = await scene.layout(node), await scene.pod_uid(node)
+    assert layout is not None
+    name = f"{scene.base.daemon_set}-{layout}"
+    await cluster.client.delete(DAEMON_SETS, name, namespace=scene.base.namespace)
+
+    async def another_runs() -> bool:
+        return await scene.pod_uid(node) != before
+
+    await eventually(another_runs)
+    await rollout.reaches(cluster, node, "UpToDate")
+    await scene.publishes(HALVES)
+    assert await scene.layout(node) == layout

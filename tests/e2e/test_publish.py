@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from testbed.controlplane import ControlPlane, Shape
-from tests.e2e import harness
+from tests.e2e import harness, rollout
 from tests.e2e.harness import NODE_STATES
 from tests.e2e.publishing import FULL, PART, POLICY, gpus, profile, site
 from tests.e2e.rollout import condition, equal, ready, stalled, whole
 
 from gpupartition.kube import DEVICE_TAINT_RULES, NODES, RESOURCE_SLICES
+from gpupartition.names import API_VERSION
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -154,3 +155,18 @@ async def test_a_server_that_drops_counters_gets_no_slice_and_the_policy_says_wh
         assert "DRAPartitionableDevices" in accepted["message"]
         for kind in (RESOURCE_SLICES, NODE_STATES, DEVICE_TAINT_RULES):
             assert (await cluster.client.list(kind)).items == []
+
+
+async def test_a_driver_name_under_which_somebody_else_publishes_is_refused(cluster: Cluster) -> None:
+    base = await cluster.example_driver()
+    (node,) = await cluster.nodes(1, pool=base.pool)
+    theirs = await cluster.published(8, node=node, driver=base.driver)
+    await rollout.operator(cluster)
+    inventory = {"gpus": [gpus(8)]}
+    spec = {"type": "Publish", "publish": {"driverName": base.driver, "inventory": inventory}}
+    body = {"apiVersion": API_VERSION, "kind": "GpuPartitionDriver", "metadata": {"name": cluster.name}, "spec": spec}
+    await rollout.apply(cluster, body)
+    await rollout.apply(cluster, rollout.policy(cluster.name, cluster.name, equal(2)))
+    policy = await stalled(cluster, cluster.name, "DriverNameTaken")
+    assert theirs[0]["metadata"]["name"] in condition(policy, "Accepted")["message"]
+    assert len(await cluster.published(8, node=node, driver=base.driver)) == len(theirs)

@@ -41,7 +41,12 @@ class Caches:
         self._once = False
         self.nodes = Reflector(client, NODES, trim_node, lambda name, _, __: on_node(name), page=500)
         self.slices = Reflector(
-            client, RESOURCE_SLICES, trim_slice, self._slice_changed, page=50, indexes={"node": _slice_node}
+            client,
+            RESOURCE_SLICES,
+            trim_slice,
+            self._slice_changed,
+            page=50,
+            indexes={"node": _slice_node, "not ours": _slice_of_a_plugin},
         )
         self.claims = Reflector(
             client, RESOURCE_CLAIMS, trim_claim, self._claim_changed, indexes={"pool": _claim_pools}
@@ -206,6 +211,12 @@ def trim_pod(body: Object) -> Object:
         "spec": {"nodeName": body.get("spec", {}).get("nodeName", "")},
         "status": {"phase": status.get("phase", ""), "conditions": ready},
     }
+
+
+def _slice_of_a_plugin(body: Object) -> Iterable[str]:
+    """The driver, unless the pool is named as this operator names the pools that it publishes itself."""
+    spec = body["spec"]
+    return () if spec["pool"]["name"] == f"{spec['driver']}/{spec['nodeName']}" else (str(spec["driver"]),)
 
 
 def _slice_node(body: Object) -> Iterable[str]:

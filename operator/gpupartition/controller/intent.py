@@ -149,6 +149,7 @@ class Intents:
         problems = list(await self._probe.quiesce(spec.quiesce))
         cluster = replace(cluster, dropped=await self._probe.dropped(spec))
         problems += backend.preflight(spec, cluster)
+        problems += self._taken(spec)
         try:
             driver_name = backend.driver_name(spec, cluster)
         except Refused as refused:
@@ -166,6 +167,24 @@ class Intents:
             quiesce=chosen(spec.quiesce, served=rules is not None),
             problems=tuple(replace(p, turn=Turn.CLUSTER) for p in problems),
         )
+
+    def _taken(self, spec: DriverSpec) -> list[Problem]:
+        """A name under which somebody else publishes would put the same hardware into two pools, and the scheduler would give out both."""
+        if spec.publish is None:
+            return []
+        theirs = min(
+            (s["metadata"]["name"] for s in self._caches.slices.by("not ours", spec.publish.driver_name)), default=""
+        )
+        if not theirs:
+            return []
+        return [
+            Problem(
+                reason="DriverNameTaken",
+                at="spec.publish.driverName",
+                why=f"somebody else publishes devices of {spec.publish.driver_name} (ResourceSlice {theirs}), and its GPUs would be sold twice",
+                fix="use a driver name of your own, or remove that driver and its slices",
+            )
+        ]
 
     def compile(self, driver: Driver, policy: Policy, node: Mapping[str, Any]) -> Intent:
         """What the policy wants for a node that it selects."""

@@ -170,6 +170,10 @@ def _behind(scope: Scope, record: Record) -> bool:
         return True
     if state.phase is Phase.ROLLED_BACK and scope.policy.retry != state.retry:
         return True
+    if intent.wanted is not None and state.target is not None and state.target.assignment == intent.wanted.assignment:
+        there = {d["metadata"]["name"] for d in scope.driver.cluster.daemon_sets}
+        if any(o["metadata"]["name"] not in there for o in intent.wanted.objects):
+            return True
     return intent.wanted is not None and (state.target is None or state.target.fingerprint != intent.wanted.fingerprint)
 
 

@@ -43,6 +43,7 @@ class Scope:
     driver_body: Object
     nodes: dict[str, Object]
     contested: tuple[str, ...]
+    rivals: tuple[str, ...]
     intents: dict[str, Intent]
     problems: tuple[Problem, ...]
     records: dict[str, Record]
@@ -83,14 +84,17 @@ def read_scope(
     rivals = [Policy.read(b) for name, b in sorted(policies.items()) if name != policy.name]
     nodes: dict[str, Object] = {}
     contested: list[str] = []
+    rivalry: set[str] = set()
     compiled: dict[str, Intent] = {}
     problems = list(policy.problems)
     for name, node in sorted(caches.nodes.items()):
         if policy.deleting or not policy.selects(node):
             continue
-        taken = caches.records.get(name) is not None or any(r.selects(node) and not r.deleting for r in rivals)
-        if name not in records and taken:
+        holder = caches.records.get(name)
+        claimants = {r.name for r in rivals if r.selects(node) and not r.deleting}
+        if name not in records and (holder is not None or claimants):
             contested.append(name)
+            rivalry |= {holder.spec.policy_ref.name} if holder is not None else claimants
             continue
         nodes[name] = node
         intent = compiled[name] = intents.compile(driver, policy, node)
@@ -103,6 +107,7 @@ def read_scope(
         driver_body=driver_body,
         nodes=nodes,
         contested=tuple(contested),
+        rivals=tuple(sorted(rivalry)),
         intents=compiled,
         problems=tuple(problems),
         records=records,

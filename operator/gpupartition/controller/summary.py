@@ -76,6 +76,7 @@ class Summary:
             admission=admission,
             problems=() if scope.stopped else scope.problems,
             conflicts=scope.contested,
+            rivals=scope.rivals,
             would_change=outlook.changing
             if outlook
             else sum(not self._has(scope, n, node) for n, node in scope.nodes.items()),

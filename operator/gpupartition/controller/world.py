@@ -209,6 +209,9 @@ class Reader:
         way_back, no_way_back = _way_back(driver, facts, observed, state)
         held = await self._holders(driver, record, observed, intent, claims, live=live)
         configs = await self._configs(intent, way_back, live=live and state.phase not in AT_REST)
+        touched = _touched(configs, now)
+        if state.phase in AT_REST:
+            configs = _configs_known(intent, driver)
         ledger = DriverStatus.model_validate(driver_body.get("status", {})).in_flight
         rollout = policy.spec.rollout if policy is not None and policy.spec is not None else Rollout()
         seen = Seen(holders=held)
@@ -230,7 +233,7 @@ class Reader:
             grant_stands=stands(grant_of(ledger, name), record),
             way_back=way_back,
             no_way_back=no_way_back,
-            config_touched=_touched(configs, now),
+            config_touched=touched,
             observed=observed,
             quiesce=quiesce(closed_by, watched),
             quiesce_by=driver.quiesce,
@@ -427,6 +430,13 @@ def _is_back(original: Config, observed: Observation, record: Record) -> bool:
         and observed.ready
         and observed.pool.equals(original.pool)
     )
+
+
+def _configs_known(intent: Intent, driver: Driver) -> list[tuple[Object, Object | None]]:
+    """The config objects of what is wanted, and whether they are there, as far as the caches know: creating one twice is a conflict."""
+    known = {d["metadata"]["name"]: dict(d) for d in driver.cluster.daemon_sets}
+    objects = intent.wanted.objects if intent.wanted else ()
+    return [(dict(body), known.get(body["metadata"]["name"])) for body in objects]
 
 
 def _touched(configs: list[tuple[Object, Object | None]], now: datetime) -> datetime | None:

@@ -60,6 +60,7 @@ class Rollout:
     admission: Admission
     problems: Sequence[Problem] = ()
     conflicts: Sequence[str] = ()
+    rivals: Sequence[str] = ()  # the policies that have them, or want them as much
     would_change: int = 0
     outlook: str = ""  # what a policy that observes would do
     granted: frozenset[str] = frozenset()
@@ -82,7 +83,8 @@ def verdict(rollout: Rollout) -> Verdict:
     if admission.reason in {"Paused", "Frozen"}:
         return Verdict(ready=False, reason=admission.reason, message=admission.message)
     if rollout.conflicts:
-        message = f"also claimed by another policy: {', '.join(rollout.conflicts[:5])}; narrow one of the selectors"
+        rival = f"policy {', '.join(rollout.rivals[:5])}" if rollout.rivals else "another policy"
+        message = f"also claimed by {rival}: {', '.join(rollout.conflicts[:5])}; narrow one of the selectors"
         return Verdict(ready=False, reason="Conflict", message=message, reconciling=True)
     if admission.reason == "LimitReached" and at_rest:
         message = f"{counts.up_to_date} nodes are verified, as many as spec.rollout.limit allows"

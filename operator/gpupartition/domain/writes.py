@@ -63,6 +63,9 @@ def _leftovers(state: NodeStateStatus, world: World, subject: Subject) -> Sequen
     left = _open(state, world, subject)
     if left:
         return left
+    lost = _lost_config(state, world, subject) if state.phase is Phase.UP_TO_DATE and not state.token else ()
+    if lost:
+        return lost
     opened = _open_for_pods(state, subject)
     if opened is not None:
         return (opened,)
@@ -71,6 +74,16 @@ def _leftovers(state: NodeStateStatus, world: World, subject: Subject) -> Sequen
         repair = subject.backend.repair(subject.driver, subject.facts, state.current, state.generation)
         return (repair,) if repair else ()
     return ()
+
+
+def _lost_config(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[Effect]:
+    """Somebody deleted what the node's driver runs from. Its content is known, and what it is named after, so it is put back as it was."""
+    wanted, has = world.wanted, state.target
+    if wanted is None or has is None or (has.fingerprint, has.assignment) != (wanted.fingerprint, wanted.assignment):
+        return ()
+    return tuple(
+        EnsureConfig(kind=str(b["kind"]), body=b, present=None) for b, present in subject.configs if present is None
+    )
 
 
 def _open_for_pods(state: NodeStateStatus, subject: Subject) -> Effect | None:
@@ -222,7 +235,7 @@ def _assign(state: NodeStateStatus, world: World, subject: Subject, to: Assigned
     if goes and plugin is not None and restart is not None and plugin["metadata"]["uid"] == restart.pod_uid:
         meta = plugin["metadata"]
         return (DeletePod(namespace=meta["namespace"], name=meta["name"], uid=meta["uid"]),)
-    return ()
+    return _lost_config(state, world, subject) if to is state.target else ()
 
 
 def _verify(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[Effect]:
