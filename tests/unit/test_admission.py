@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -33,10 +33,11 @@ def decide(
     limit: int = 100,
     ledger: Sequence[Grant] = (),
     others: Iterable[str] = (),
+    vanished: Collection[str] = (),
     **brakes: Any,
 ) -> Admission:
     rules = Rules(max_unavailable=mine, driver_max_unavailable=driver, limit=limit, **brakes)
-    return admit(nodes=standings, others=others, ledger=ledger, rules=rules)
+    return admit(nodes=standings, others=others, ledger=ledger, rules=rules, vanished=vanished)
 
 
 # ---------------------------------------------------------------------------------------------------------------- percentages
@@ -106,6 +107,11 @@ def test_nodes_of_other_policies_count_against_the_driver_and_not_against_the_po
 @pytest.mark.parametrize("more", [{"blocked": True}, {"startable": False}, {"at_target": True}])
 def test_nobody_begins_with_a_node_that(more: Any) -> None:
     assert decide([standing("a", **more), standing("b")]).nodes == ("b",)
+
+
+def test_a_grant_whose_record_is_gone_counts_until_it_is_given_back() -> None:
+    assert decide(nodes("a"), ledger=grants("gone"), vanished=["gone"]).nodes == ()
+    assert decide(nodes("a"), mine=2, ledger=grants("gone"), vanished=["gone"]).nodes == ("a",)
 
 
 def test_a_full_ledger_takes_nobody() -> None:

@@ -50,7 +50,8 @@ class Ledger:
         of_driver = [r for r in everybody if r.spec.driver == scope.driver.name]
         rules = self.rules(scope, records, of_driver)
         others = self.others(scope, of_driver, ledger)
-        return admit(nodes=nodes, others=others, ledger=ledger, rules=rules)
+        mine = {g.node for g in ledger if g.policy == policy.name and g.purpose is Purpose.ROLL_OUT}
+        return admit(nodes=nodes, others=others, ledger=ledger, rules=rules, vanished=mine - records.keys())
 
     def rules(self, scope: Scope, records: Mapping[str, Record], of_driver: Iterable[Record]) -> Rules:
         """What the policy and its driver allow; `records` are the policy's nodes, `of_driver` the records of all its driver's policies."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -133,12 +133,13 @@ def admit(
     others: Iterable[str],
     ledger: Sequence[Grant],
     rules: Rules,
+    vanished: Collection[str] = (),
 ) -> Admission:
     """Choose the nodes to begin with now, and those to verify again.
 
     `nodes` are those of the policy; `others` names the nodes of the driver's other policies that are unavailable. A node counts as
     unavailable while it has a grant, is not at rest, or is NotReady for whatever reason: what others took away is gone too. New nodes do not
-    count: nobody has had them yet.
+    count: nobody has had them yet. `vanished` are nodes whose grant outlived their record: nobody knows what they are like.
     """
     lost, next_lost = _lost(nodes, ledger, rules)
     shut = _shut(nodes, rules)
@@ -148,7 +149,7 @@ def admit(
     stuck = {n.node for n in nodes if n.halted and n.in_flight}
     excused = stuck if rules.go_on else set()  # they count against max_failed instead
     excused = excused | {n.node for n in nodes if n.initial or n.forgotten}
-    down = {n.node for n in nodes if n.in_flight or n.node in granted or n.away} - excused
+    down = {n.node for n in nodes if n.in_flight or n.node in granted or n.away}.union(vanished) - excused
     elsewhere = {grant.node for grant in ledger if grant.purpose is not Purpose.INITIAL} | set(others)
     everybody = (down | elsewhere) - excused
     beginners = {n.node for n in nodes if n.initial and (n.in_flight or n.node in granted)}
