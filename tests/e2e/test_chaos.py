@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tests.e2e.harness import Cluster
 
-ROUNDS: Final = int(os.environ.get("CHAOS_ROUNDS", "5"))
+ROUNDS: Final = int(os.environ.get("CHAOS_ROUNDS", "2"))
 SEED: Final = int(os.environ.get("CHAOS_SEED", "1"))
 NODES: Final = 4
 
