@@ -269,7 +269,8 @@ class Cluster:
         with self.controlplane.files.audit_log.open("rb") as log:
             log.seek(self._audit_from)
             lines = log.read().splitlines(keepends=True)
-        entries = [json.loads(line) for line in lines if line.endswith(b"\n")]
+        # The test may have begun, and may look, in the middle of a line.
+        entries = [json.loads(line) for line in lines if line.startswith(b"{") and line.endswith(b"\n")]
         return [
             each
             for each in entries

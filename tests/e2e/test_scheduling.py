@@ -121,9 +121,12 @@ async def test_an_exclusive_half_serves_one_user_who_has_all_of_it(cluster: Clus
 async def test_eight_gpus_serve_thirty_two_users_in_sixteen_shared_halves(cluster: Cluster) -> None:
     users = await halves(cluster, shared=True)
     names = [f"user-{number:02}" for number in range(1, 33)]
-    for name in names:
+    given = []
+    for (
+        name
+    ) in names:  # one after another: of a burst the scheduler was seen to leave a last pod unlooked-at for minutes
         await users.ask(name, PARTITION, capacity=HALF_OF_A_HALF)
-    given = [await users.allocation(name) for name in names]
+        given.append(await users.allocation(name))
     on_device = Counter(each["device"] for each in given)
     assert on_device == {f"gpu-{gpu}-partition-{part}": 2 for gpu in range(8) for part in range(2)}
     shares = defaultdict(set)
