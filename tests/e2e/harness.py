@@ -121,11 +121,11 @@ class Cluster:
         self,
         count: int = 1,
         *,
-        pool: str = "gpu",
+        pool: str = "none",
         labels: Mapping[str, str] | None = None,
         taints: Sequence[Object] = (),
     ) -> list[str]:
-        """Make Ready nodes, alternating between two zones. `pool: gpu` gets the shared example driver, another only its own."""
+        """Make Ready nodes, alternating between two zones; `pool="gpu"` gives them the example driver that all tests share."""
         first = len(self._nodes)
         names = [f"{self.name}-n{number}" for number in range(first + 1, first + count + 1)]
         for number, name in enumerate(names, first):

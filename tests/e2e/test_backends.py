@@ -177,7 +177,7 @@ DEFAULT_ALONE = {"memory": {"default": "1000M"}}
 
 
 async def test_published_pools_are_kept_as_they_were_written(cluster: TestCluster) -> None:
-    (node,) = await cluster.nodes(1, pool="none")
+    (node,) = await cluster.nodes(1)
     bench = Bench(client=cluster.client, driver=publish(cluster, TWELVE, EIGHT), node=node)
     home = await bench.way_back()
     assert (home.assignment, home.pool.devices) == (None, ())
@@ -203,7 +203,7 @@ async def test_published_pools_are_kept_as_they_were_written(cluster: TestCluste
 
 
 async def test_wiped_slices_come_back(cluster: TestCluster) -> None:
-    (node,) = await cluster.nodes(1, pool="none")
+    (node,) = await cluster.nodes(1)
     bench = Bench(client=cluster.client, driver=publish(cluster, TWELVE), node=node)
     config = await bench.compile(equal(2))
     await bench.assign(config.assigned(), "step")
@@ -213,7 +213,7 @@ async def test_wiped_slices_come_back(cluster: TestCluster) -> None:
 
 
 async def test_the_scheduler_cuts_eight_gi_once(cluster: TestCluster) -> None:
-    (node,) = await cluster.nodes(1, pool="none")
+    (node,) = await cluster.nodes(1)
     driver = publish(cluster, EIGHT)
     bench = Bench(client=cluster.client, driver=driver, node=node)
     name = bench.backend.driver_name(driver, Cluster())

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def bench(cluster: Cluster) -> Bench:
-    (node,) = await cluster.nodes(1, pool="none")
+    (node,) = await cluster.nodes(1)
     return Bench(client=cluster.client, node=node, namespace=await cluster.namespace())
 
 
@@ -265,7 +265,7 @@ async def test_a_stopped_kubelet_starts_no_driver_and_wipes_when_it_is_back(benc
     kept = await bench.slices()
     await bench.stop(living)
     late = await bench.start()
-    (elsewhere,) = await cluster.nodes(1, pool="none")
+    (elsewhere,) = await cluster.nodes(1)
     other = replace(bench, node=elsewhere)
     await other.start()
     await becomes(other.contents, other.layout())
@@ -394,7 +394,7 @@ async def test_a_waiting_pod_is_bound_when_the_layout_that_it_needs_appears(clus
 async def test_a_server_that_drops_the_counters_is_not_asked_again_and_again(tmp_path: Path) -> None:
     off = Shape(nodes=0, feature_gates="DRAPartitionableDevices=false")
     async with ControlPlane(tmp_path, shape=off) as running, harness.cluster(running, "off") as cluster:
-        (node,) = await cluster.nodes(1, pool="none")
+        (node,) = await cluster.nodes(1)
         bench = Bench(client=cluster.client, node=node, namespace=await cluster.namespace())
         await bench.start(partitions=2)
         devices = [{**each} for each in bench.layout(partitions=2)[1]["devices"]]
@@ -454,7 +454,7 @@ async def test_a_driver_that_has_nothing_to_do_asks_for_nothing(bench: Bench, cl
     pod = await bench.start(partitions=2)
     await bench.ready(pod)
     await becomes(bench.contents, bench.layout(partitions=2))
-    (elsewhere,) = await cluster.nodes(1, pool="none")
+    (elsewhere,) = await cluster.nodes(1)
     other = replace(bench, node=elsewhere)
     await other.start()
     await becomes(other.contents, other.layout())

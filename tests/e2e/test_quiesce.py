@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -98,7 +99,7 @@ async def test_without_taint_rules_nodes_are_cordoned_and_uncordoned_one_at_a_ti
     assert history.most_unavailable() == 1
     assert history.changes(DEVICE_TAINT_RULES) == []
     for node in scene.nodes:
-        told = list(dict.fromkeys(cordon(change.body) for change in history.changes(NODES, node)))
+        told = [said for said, _ in groupby(cordon(change.body) for change in history.changes(NODES, node))]
         tokens = {c.body["status"].get("token") for c in history.changes(NODE_STATES, node)}
         assert [closed for closed, _ in told] in ([True, False], [False, True, False]), told
         assert {by for closed, by in told if closed} <= tokens

@@ -22,7 +22,7 @@ from gpupartition.names import API_VERSION, FINALIZER
 
 
 async def test_a_pod_with_a_claim_runs_on_a_simulated_node_and_gives_its_device_back(cluster: Cluster) -> None:
-    (node,) = await cluster.nodes(1)
+    (node,) = await cluster.nodes(1, pool="gpu")
     namespace = await cluster.namespace()
     await cluster.published(8, node=node)
     await cluster.holder("worker", namespace=namespace, node=node)
@@ -38,7 +38,7 @@ async def test_a_pod_with_a_claim_runs_on_a_simulated_node_and_gives_its_device_
 
 
 async def test_a_node_whose_kubelet_stops_is_not_ready_until_it_starts(cluster: Cluster) -> None:
-    (node,) = await cluster.nodes(1, pool="none")
+    (node,) = await cluster.nodes(1)
 
     async def taints() -> list[str]:
         return [each["key"] for each in (await cluster.client.get(NODES, node))["spec"].get("taints", [])]
@@ -58,7 +58,7 @@ async def test_a_node_whose_kubelet_stops_is_not_ready_until_it_starts(cluster: 
 
 
 async def test_a_pod_may_take_its_time_to_end(cluster: Cluster) -> None:
-    await cluster.nodes(1, pool="none")
+    await cluster.nodes(1)
     namespace = await cluster.namespace()
     await cluster.pod("slow", namespace=namespace, annotations={"testbed.gpupartition.dev/terminates-after": "3s"})
     await cluster.running("slow", namespace=namespace)
@@ -69,7 +69,7 @@ async def test_a_pod_may_take_its_time_to_end(cluster: Cluster) -> None:
 
 
 async def test_a_batch_pod_completes(cluster: Cluster) -> None:
-    await cluster.nodes(1, pool="none")
+    await cluster.nodes(1)
     namespace = await cluster.namespace()
     note = {"testbed.gpupartition.dev/completes-after": "500ms"}
     await cluster.pod("batch", namespace=namespace, spec={"restartPolicy": "Never"}, annotations=note)
@@ -78,7 +78,7 @@ async def test_a_batch_pod_completes(cluster: Cluster) -> None:
 
 async def test_the_audit_log_tells_who_asked_for_what(cluster: Cluster) -> None:
     async with Client.connect(cluster.controlplane.kubeconfig, user_agent="curious/1") as client:
-        await client.get(NODES, (await cluster.nodes(1, pool="none"))[0])
+        await client.get(NODES, (await cluster.nodes(1))[0])
     (entry,) = await eventually(lambda: cluster.audit(user_agent="curious/1"))
     assert (entry["verb"], entry["objectRef"]["resource"], entry["user"]["username"]) == ("get", "nodes", "admin")
 
@@ -93,7 +93,7 @@ async def test_a_test_with_its_own_driver_name_disturbs_no_other(cluster: Cluste
 async def test_nothing_is_left_of_a_test_for_the_next_one(controlplane: ControlPlane) -> None:
     await controlplane.install_crds()
     async with harness.cluster(controlplane, "before") as before:
-        (node,) = await before.nodes(1)
+        (node,) = await before.nodes(1, pool="gpu")
         await before.published(8, node=node)
         namespace = await before.namespace()
         await before.holder("worker", namespace=namespace)
@@ -170,7 +170,7 @@ async def test_a_second_api_server_shows_what_other_feature_gates_do(controlplan
 
 
 async def test_the_scheduler_can_be_stopped_and_started(cluster: Cluster) -> None:
-    await cluster.nodes(1, pool="none")
+    await cluster.nodes(1)
     namespace = await cluster.namespace()
     scheduler = cluster.controlplane.programs["kube-scheduler"]
     await scheduler.stop()
