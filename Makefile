@@ -10,7 +10,7 @@ ROUNDS ?= 10
 SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test unit e2e chaos lint format crds run lock
+.PHONY: help demo demo-down test unit e2e chaos bench lint format crds run lock
 
 help:  ## show this
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -41,6 +41,10 @@ e2e: $(STAMP)  ## promises, on a real control plane (the first run builds it)
 chaos: $(STAMP)  ## everything goes wrong at once: ROUNDS=100 SEED=7 for more and other rounds
 	@$(BIN)/python -m testbed build
 	@CHAOS_ROUNDS=$(ROUNDS) CHAOS_SEED=$(SEED) $(PYTEST) -q -s tests/e2e/test_chaos.py $(ARGS)
+
+bench: $(STAMP)  ## how long it takes, against bounds: ARGS=plan for one of the measurements
+	@$(BIN)/python -m testbed build
+	@$(BIN)/python -m tests.bench $(ARGS)
 
 lint: $(STAMP)  ## style, types, and who may import whom
 	@$(BIN)/ruff check .

@@ -166,8 +166,8 @@ def admit(
     }
     resume = paused_until(nodes, rules.pause)
     resting = resume is not None and resume > rules.now
-    staying = [n for n in free if not n.leaving][: max(0, slots["LimitReached"])]
-    takeable = [n for n in free if n.leaving or n in staying]
+    staying = {n.node for n in [n for n in free if not n.leaving][: max(0, slots["LimitReached"])]}
+    takeable = [n for n in free if n.leaving or n.node in staying]
     room = max(0, min(number for name, number in slots.items() if name != "LimitReached"))
     settled = [] if resting else [n.node for n in takeable if not n.initial][:room]
     new = [n.node for n in takeable if n.initial][: max(0, rules.max_initializing - len(beginners))]
