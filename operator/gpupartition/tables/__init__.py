@@ -1,0 +1,1 @@
+"""What vendors' hardware can do, as data with its sources."""
