@@ -98,20 +98,19 @@ def same_shape(one: str, other: str) -> bool:
     if a is None or b is None:
         return one == other
     sizes = int(a["gb"]), int(b["gb"])
-    return (a["slices"], a["extras"]) == (b["slices"], b["extras"]) and max(sizes) <= 1.05 * min(sizes)
+    return _kind(a) == _kind(b) and max(sizes) <= 1.05 * min(sizes)
 
 
 def stand_in(model: GpuModel, name: str) -> Profile | None:
     """The model's own profile that is most like one of another GPU: as many compute slices and the same extras; None without one."""
-    asked = _NAME.match(name)
-    if asked is None or (known := model.profile(name)):
-        return known if asked else None
+    if known := model.profile(name):
+        return known
+    alike = (p for p in model.profiles if _kind(_NAME.match(p.name)) == _kind(_NAME.match(name)) is not None)
+    return next(alike, None)
 
-    def alike(profile: Profile) -> bool:
-        its = _NAME.match(profile.name)
-        return its is not None and (its["slices"], its["extras"]) == (asked["slices"], asked["extras"])
 
-    return next(filter(alike, model.profiles), None)
+def _kind(name: re.Match[str] | None) -> tuple[str, str] | None:
+    return (name["slices"], name["extras"]) if name else None
 
 
 def unknown_profile(model: GpuModel, name: str, at: str) -> Problem:
