@@ -216,6 +216,27 @@ async def test_a_difference_that_passes_is_no_drift(cluster: Cluster) -> None:
     assert await scene.pod_uid(node) == pod
 
 
+async def test_a_roll_out_is_not_complete_while_a_verified_node_publishes_nothing(cluster: Cluster) -> None:
+    scene = await stage(cluster, 2)
+    losing, slow = scene.nodes
+    await rollout.fault(cluster, losing, "loses-slices-after=2@partitions=2")
+    await rollout.fault(cluster, slow, "slow-start=4@partitions=2")
+    await rollout.operator(cluster, drift=60)
+    name = await scene.want_halves()
+    await rollout.reaches(cluster, losing, "UpToDate")
+    await eventually(lambda: publishes_nothing(cluster, losing))
+    await rollout.reaches(cluster, slow, "UpToDate")
+
+    async def says_so() -> bool:
+        ready = condition(await cluster.client.get(POLICIES, name), "Ready")
+        return (ready["status"], losing in ready["message"]) == ("False", True)
+
+    await eventually(says_so)
+    await rollout.fault(cluster, losing, None)
+    await rollout.ready(cluster, name)
+    await scene.publishes(HALVES)
+
+
 async def failed(cluster: Cluster, *, retained: bool = True) -> tuple[Stage, str]:
     """A node whose driver runs neither in halves nor in one piece, so that it has failed; returns it as the only one of its stage."""
     scene = await stage(cluster, 1)

@@ -286,12 +286,26 @@ async def test_an_installation_that_is_not_as_it_must_be_is_named_with_its_fix(c
     refused(await stalled(cluster, "refused", reason), reason, words)
     assert await phases(cluster) == {}
     assert (await cluster.client.list(DEVICE_TAINT_RULES)).items == []
-    await eventually(lambda: driver_says(cluster, where.driver, reason))
+    await eventually(lambda: driver_says(cluster, where.driver, "False", reason))
 
 
-async def driver_says(cluster: Cluster, name: str, reason: str) -> bool:
+async def driver_says(cluster: Cluster, name: str, status: str, reason: str) -> bool:
     ready = condition(await cluster.client.get(DRIVERS, name), "Ready")
-    return (ready.get("status"), ready.get("reason")) == ("False", reason)
+    return (ready.get("status"), ready.get("reason")) == (status, reason)
+
+
+async def test_a_driver_tells_how_its_installation_is_before_any_policy_names_it(cluster: Cluster) -> None:
+    where = await site(cluster, 1)
+    await operator(cluster)
+    await eventually(lambda: driver_says(cluster, where.driver, "True", "Ready"))
+    base = await cluster.client.get(DAEMON_SETS, where.base.daemon_set, namespace=where.base.namespace)
+    await cluster.client.delete(DAEMON_SETS, where.base.daemon_set, namespace=where.base.namespace)
+    await eventually(lambda: driver_says(cluster, where.driver, "False", "BaseMissing"))
+    base["metadata"] = {
+        key: base["metadata"][key] for key in ("name", "namespace", "labels") if key in base["metadata"]
+    }
+    await cluster.create(DAEMON_SETS, base)
+    await eventually(lambda: driver_says(cluster, where.driver, "True", "Ready"))
 
 
 async def test_a_refused_edit_changes_nothing_that_runs_and_its_repair_goes_on(cluster: Cluster) -> None:

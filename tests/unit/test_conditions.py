@@ -124,6 +124,7 @@ TABLE: Final = (
     Row("budget used up", rollout(WAITING, reason="BudgetExhausted"), False, "BudgetExhausted", reconciling=True),
     Row("ledger full", rollout(WAITING, reason="LedgerFull"), False, "LedgerFull", reconciling=True),
     Row("all verified", rollout(DONE), True, "RolloutComplete"),
+    Row("all verified, and one no longer", rollout(DONE, astray=("a",)), False, "RollingOut", reconciling=True),
     Row(
         "verified, still in the ledger", rollout(DONE, granted=frozenset({"a"})), False, "RollingOut", reconciling=True
     ),

@@ -1,22 +1,27 @@
-"""A driver stays for as long as somebody needs it: without it nothing that is in flight could ever end."""
+"""Level-triggered, one driver at a time: say whether its installation is as it must be, and keep it for as long as somebody needs it."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 
-from gpupartition import names
-from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES
+from gpupartition.api.v1alpha1 import Condition, DriverStatus
+from gpupartition.controller.finalizer import hold, is_held, let_go
+from gpupartition.controller.intent import Intents
+from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, dump
 from gpupartition.controller.scope import ledger_of
+from gpupartition.domain.backend import Problem, Refused
 from gpupartition.kube import Client, NotFound, Object
 
 WHILE_DELETING = timedelta(seconds=5)  # nothing names a driver in an event when the last record of it goes
 
 
 class DriverLoop:
-    """Holds a finalizer on a driver while a policy, a record or a ledger entry names it."""
+    """Brings one driver one turn further. Without it nothing that is in flight could ever end, so it stays while somebody names it."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, intents: Intents) -> None:
         self._client = client
+        self._intents = intents
 
     async def reconcile(self, name: str) -> timedelta | None:
         """One turn. Raises Conflict when the driver has changed meanwhile: then the turn begins again."""
@@ -24,24 +29,62 @@ class DriverLoop:
             body = await self._client.get(DRIVERS, name)
         except NotFound:
             return None
-        meta = body["metadata"]
-        finalizers, deleting = list(meta.get("finalizers", ())), "deletionTimestamp" in meta
-        held, needed = names.FINALIZER in finalizers, await self._is_needed(name, body)
-        if needed and not held and not deleting:
-            await self._write(body, [*finalizers, names.FINALIZER])
-        elif held and not needed:
-            await self._write(body, [f for f in finalizers if f != names.FINALIZER])
-        return WHILE_DELETING if deleting and needed else None
+        needed_by, deleting = await self._needed_by(name, body), "deletionTimestamp" in body["metadata"]
+        if is_held(body) and not needed_by:
+            await let_go(self._client, DRIVERS, body)
+            if deleting:
+                return None
+        elif needed_by and not deleting:
+            await hold(self._client, DRIVERS, body)
+        if deleting:
+            await self._say(body, "False", "Terminating", f"waits until nothing names it any more: {needed_by}")
+            return WHILE_DELETING if needed_by else None
+        problems = await self._problems(body)
+        if problems:
+            await self._say(body, "False", problems[0].reason, "; ".join(str(p) for p in problems[:3]))
+        else:
+            await self._say(body, "True", "Ready", "nodes can be repartitioned")
+        return None
 
-    async def _is_needed(self, name: str, body: Object) -> bool:
-        if ledger_of(body):
-            return True
-        policies = (await self._client.list(POLICIES)).items
-        if any(p["spec"].get("driver") == name for p in policies):
-            return True
-        return any(r["spec"].get("driver") == name for r in (await self._client.list(NODE_STATES)).items)
+    async def _needed_by(self, name: str, body: Object) -> str:
+        """Who names the driver, in words; "" when nobody does."""
+        policies = [p for p in (await self._client.list(POLICIES)).items if p["spec"].get("driver") == name]
+        if policies:
+            return _some("policy", [p["metadata"]["name"] for p in policies])
+        records = [r for r in (await self._client.list(NODE_STATES)).items if r["spec"].get("driver") == name]
+        if records:
+            return _some("the record of node", [r["metadata"]["name"] for r in records])
+        ledger = ledger_of(body)
+        return _some("the grant of node", [g.node for g in ledger]) if ledger else ""
 
-    async def _write(self, body: Object, finalizers: list[str]) -> None:
-        meta = body["metadata"]
-        patch = {"metadata": {"resourceVersion": meta["resourceVersion"], "finalizers": finalizers}}
-        await self._client.patch(DRIVERS, meta["name"], patch)
+    async def _problems(self, body: Object) -> Sequence[Problem]:
+        try:
+            return (await self._intents.driver(body)).problems
+        except Refused as refused:
+            return refused.problems
+
+    async def _say(self, body: Object, holds: str, reason: str, message: str) -> None:
+        generation = body["metadata"].get("generation", 0)
+        status = DriverStatus.model_validate(body.get("status", {}))
+        former = next((c for c in status.conditions if c.type == "Ready"), None)
+        said = (former.status, former.reason, former.message) if former else None
+        if said == (holds, reason, message[:1024]) and status.observed_generation == generation:
+            return
+        since = former.last_transition_time if former is not None and former.status == holds else datetime.now(UTC)
+        ready = Condition(
+            type="Ready",
+            status=holds,
+            reason=reason,
+            message=message[:1024],
+            observed_generation=generation,
+            last_transition_time=since,
+        )
+        conditions = [*(c for c in status.conditions if c.type != "Ready"), ready]
+        new = status.model_copy(update={"conditions": conditions, "observed_generation": generation})
+        await self._client.replace(DRIVERS, {**body, "status": dump(new)}, subresource="status")
+
+
+def _some(what: str, names: list[str]) -> str:
+    """`policy a, b and 3 more`."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{what} {', '.join(sorted(names)[:3])}{more}"

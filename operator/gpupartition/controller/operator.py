@@ -1,4 +1,4 @@
-"""Puts the pieces together and runs them: caches, two loops with their queues, kopf for our own kinds, and a page for probes."""
+"""Puts the pieces together and runs them: caches, three loops with their queues, kopf for our own kinds, and a page for probes."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Operator:
             drivers=self._kinds.drivers,
             on_progress=self._policy_progressed,
         )
-        self._driver_loop = DriverLoop(client)
+        self._driver_loop = DriverLoop(client, intents)
         self._policy_loop = PolicyLoop(
             client,
             self._caches,
@@ -147,6 +147,8 @@ class Operator:
                 self._nodes.add(record.name)
 
     def _everything_changed(self) -> None:
+        for driver in self._kinds.drivers:
+            self._drivers.add_after(driver, GATHER)
         for policy in self._kinds.policies:
             self._policy_progressed(policy)
         for record in self._caches.records.values():

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from gpupartition import names
 from gpupartition.api.v1alpha1 import Phase, PolicySpec
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.collect import Collector
+from gpupartition.controller.finalizer import hold, let_go
 from gpupartition.controller.intent import Intents, Policy
 from gpupartition.controller.ledger import Ledger
 from gpupartition.controller.probe import Probe
@@ -74,7 +74,6 @@ class PolicyLoop:
         scope = read_scope(
             body, policy, driver, driver_body, caches=self._caches, intents=self._intents, policies=self._policies
         )
-        await self._summary.driver(driver, driver_body)
         lacking = () if policy.deleting or policy.spec.mode == "Observe" else await self._lacking(policy.spec)
         again = await self._turn(replace(scope, problems=(*scope.problems, *lacking)))
         return min(again or GRANTED, GRANTED) if lacking else again
@@ -86,8 +85,9 @@ class PolicyLoop:
         policy = scope.policy
         if not policy.deleting and policy.spec is not None and policy.spec.mode == "Enforce" and not scope.problems:
             await self._take_on(scope)
+        there = {d["metadata"]["name"] for d in scope.driver.cluster.daemon_sets}
         for record in scope.records.values():
-            if _behind(scope, record):
+            if _behind(scope, record, there):
                 self._on_node(record.name)
         admission = await self._ledger.admit(scope, self._pin)
         if policy.deleting and await self._finish(scope):
@@ -117,16 +117,14 @@ class PolicyLoop:
 
     async def _pin(self, scope: Scope) -> None:
         """A policy with nodes in flight must not vanish under them."""
-        finalizers = scope.body["metadata"].get("finalizers", ())
-        if names.FINALIZER not in finalizers and not scope.policy.deleting:
-            await self._finalizers(scope.body, [*finalizers, names.FINALIZER])
+        if not scope.policy.deleting:
+            await hold(self._client, POLICIES, scope.body)
 
     async def _unpin(self, scope: Scope) -> None:
         """Nothing is in flight: the policy may be deleted without us, unless deleting it means work."""
-        spec, finalizers = scope.policy.spec, scope.body["metadata"].get("finalizers", ())
         busy = any(r.state.phase not in AT_REST or r.state.token for r in scope.records.values())
-        if names.FINALIZER in finalizers and not busy and spec is not None and spec.deletion_policy == "Retain":
-            await self._finalizers(scope.body, [f for f in finalizers if f != names.FINALIZER])
+        if not busy and scope.policy.spec is not None and scope.policy.spec.deletion_policy == "Retain":
+            await let_go(self._client, POLICIES, scope.body)
 
     async def _finish(self, scope: Scope) -> bool:
         """Let a deleted policy go once no record is its own and the ledger holds none of its nodes."""
@@ -137,9 +135,7 @@ class PolicyLoop:
             self._on_node(record.name)
         if mine or any(g.policy == scope.policy.name for g in ledger):
             return False
-        finalizers = scope.body["metadata"].get("finalizers", ())
-        if names.FINALIZER in finalizers:
-            await self._finalizers(scope.body, [f for f in finalizers if f != names.FINALIZER])
+        await let_go(self._client, POLICIES, scope.body)
         return True
 
     async def _end_without_driver(self, body: Object, policy: Policy) -> bool:
@@ -152,29 +148,23 @@ class PolicyLoop:
             unpinned = with_state(record_body, record.state.model_copy(update={"token": ""}))
             await self._client.replace(NODE_STATES, unpinned)
             await self._client.delete(NODE_STATES, record.name, uid=record.uid)
-        await self._finalizers(body, [f for f in body["metadata"].get("finalizers", ()) if f != names.FINALIZER])
+        await let_go(self._client, POLICIES, body)
         return True
 
-    async def _finalizers(self, body: Object, finalizers: list[str]) -> None:
-        """Under the resourceVersion that was read; raises Conflict, and the turn begins again."""
-        meta = body["metadata"]
-        patch = {"metadata": {"resourceVersion": meta["resourceVersion"], "finalizers": finalizers}}
-        changed = await self._client.patch(POLICIES, meta["name"], patch)
-        body["metadata"] = changed["metadata"]
 
-
-def _behind(scope: Scope, record: Record) -> bool:
-    """Whether a record does not say what is wanted now; events about policies and drivers do not name nodes."""
+def _behind(scope: Scope, record: Record, there: set[str]) -> bool:
+    """Whether a record does not say what is wanted now, or a config that it names is not `there`; no event about those names nodes."""
     intent, state = scope.intents.get(record.name), record.state
     if intent is None or state.phase not in AT_REST:
         return True
     if state.phase is Phase.ROLLED_BACK and scope.policy.retry != state.retry:
         return True
-    if intent.wanted is not None and state.target is not None and state.target.assignment == intent.wanted.assignment:
-        there = {d["metadata"]["name"] for d in scope.driver.cluster.daemon_sets}
-        if any(o["metadata"]["name"] not in there for o in intent.wanted.objects):
-            return True
-    return intent.wanted is not None and (state.target is None or state.target.fingerprint != intent.wanted.fingerprint)
+    if intent.wanted is None:
+        return False
+    if state.target is None or state.target.fingerprint != intent.wanted.fingerprint:
+        return True
+    lost = any(o["metadata"]["name"] not in there for o in intent.wanted.objects)
+    return lost and state.target.assignment == intent.wanted.assignment
 
 
 def _no_driver(name: str) -> Problem:

@@ -1,17 +1,20 @@
-"""Writes what is true of a policy and of its driver, and only when that changes."""
+"""Writes what is true of a policy, and only when that changes."""
 
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
-from gpupartition.api.v1alpha1 import Condition, DriverStatus, Grant, Phase, PolicyStatus, ProfileCapacity
+from gpupartition.api.v1alpha1 import Condition, Grant, Phase, PolicyStatus, ProfileCapacity
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.events import Recorder
 from gpupartition.controller.forecast import Observer
-from gpupartition.controller.intent import Driver, Policy, revision
+from gpupartition.controller.intent import Policy, revision
 from gpupartition.controller.metrics import IN_FLIGHT, NODES
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, dump
 from gpupartition.controller.scope import Absence, Scope, ledger_of, standing
@@ -19,14 +22,17 @@ from gpupartition.domain.admission import Admission
 from gpupartition.domain.backend import NodeFacts, Problem
 from gpupartition.domain.capacity import by_profile
 from gpupartition.domain.conditions import Rollout, patience_ends, summarise, verdict
+from gpupartition.domain.lifecycle import DEGRADED
 from gpupartition.domain.outlook import sentence
 from gpupartition.domain.plan import Plan
-from gpupartition.kube import Client, Conflict, NotFound, Object
+from gpupartition.domain.pool import Pool
+from gpupartition.kube import RESOURCE_SLICES, Client, Conflict, NotFound, Object
 from gpupartition.settings import Settings
 
 log = logging.getLogger(__name__)
 
 SOON = timedelta(seconds=0.2)
+WATCHED = timedelta(seconds=1)  # slices that come back are no event for a policy
 A_MOMENT = timedelta(seconds=0.05)  # added to a wait for the clock: better a moment late than a moment too early
 
 
@@ -86,17 +92,23 @@ class Summary:
             accept_drift=policy.accept_drift,
         )
         now = datetime.now(UTC)
-        status = summarise(
-            rollout,
+        sum_up = partial(
+            summarise,
             before=policy.status,
             generation=policy.generation,
             now=now,
             revision=revision([i.wanted.fingerprint for i in scope.intents.values() if i.wanted]),
             capacity=self._capacity(scope),
         )
+        status = sum_up(rollout)
         said_before = _is_ready(policy.status) and policy.status.observed_generation == policy.generation
-        if _is_ready(status) and not said_before and not await self._really(scope):
-            return SOON
+        if _is_ready(status) and not said_before:
+            if not await self._really(scope):
+                return SOON
+            astray = await self._astray(scope)
+            if astray:
+                rollout, look_again = replace(rollout, astray=astray), WATCHED
+                status = sum_up(rollout)
         _measure(scope, ledger)
         again = await self._write(scope.body, policy, status)
         said = verdict(rollout)
@@ -110,30 +122,6 @@ class Summary:
         if spec is None or spec.mode != "Observe" or scope.policy.deleting or scope.problems:
             return None, None
         return await self._observer.of(scope)
-
-    async def driver(self, driver: Driver, body: Object) -> None:
-        """Say on the driver whether its installation is as it must be. Raises Conflict: then the turn begins again."""
-        problems, generation = driver.problems, body["metadata"].get("generation", 0)
-        status = DriverStatus.model_validate(body.get("status", {}))
-        former = next((c for c in status.conditions if c.type == "Ready"), None)
-        holds = "False" if problems else "True"
-        reason = problems[0].reason if problems else "Ready"
-        message = "; ".join(str(p) for p in problems[:3])[:1024] or "nodes can be repartitioned"
-        said = (former.status, former.reason, former.message) if former else None
-        if said == (holds, reason, message) and status.observed_generation == generation:
-            return
-        since = former.last_transition_time if former is not None and former.status == holds else datetime.now(UTC)
-        ready = Condition(
-            type="Ready",
-            status=holds,
-            reason=reason,
-            message=message,
-            observed_generation=generation,
-            last_transition_time=since,
-        )
-        conditions = [*(c for c in status.conditions if c.type != "Ready"), ready]
-        new = status.model_copy(update={"conditions": conditions, "observed_generation": generation})
-        await self._client.replace(DRIVERS, {**body, "status": dump(new)}, subresource="status")
 
     async def _write(self, body: Object, policy: Policy, status: PolicyStatus) -> timedelta | None:
         if status == policy.status:
@@ -163,6 +151,26 @@ class Summary:
         if any(g.node in ours for g in ledger):
             return False
         return all(live.get(n) == r for n, r in scope.records.items())
+
+    async def _astray(self, scope: Scope) -> tuple[str, ...]:
+        """The verified nodes that publish something else by now: all slices are read at one instant.
+
+        A policy that is Ready stays so until a difference has lasted long enough to be drift; one that is not does not become so meanwhile.
+        """
+        driver, published = scope.driver, defaultdict[str, list[Object]](list)
+        selector = f"spec.driver={driver.driver_name}"
+        for body in (await self._client.list(RESOURCE_SLICES, field_selector=selector)).items:
+            published[body["spec"].get("nodeName", "")].append(body)
+        astray = []
+        for name, node in scope.nodes.items():
+            record = scope.records.get(name)
+            if record is None or record.state.phase is not Phase.UP_TO_DATE or record.state.target is None:
+                continue
+            facts = NodeFacts(node=node, slices=published[name], pods=[])
+            seen = driver.backend.observe(driver.spec, facts, driver.cluster)
+            if not seen.pool.same_shape(Pool.from_json(record.state.target.pool)) and record.state.reason != DEGRADED:
+                astray.append(name)
+        return tuple(astray)
 
     def _has(self, scope: Scope, name: str, node: Object) -> bool:
         """Whether a node publishes and runs what is wanted, as far as the caches know."""

@@ -64,6 +64,7 @@ class Rollout:
     would_change: int = 0
     outlook: str = ""  # what a policy that observes would do
     granted: frozenset[str] = frozenset()
+    astray: Sequence[str] = ()  # verified nodes that publish something else by now
     deleting: bool = False
     limit: int = 0
     accept_drift: str = ""  # the value of the annotation by which people accept that many nodes have drifted
@@ -74,6 +75,9 @@ def verdict(rollout: Rollout) -> Verdict:
     found = _special(rollout) or _stalled(rollout)
     if found is not None:
         return found
+    if rollout.astray:
+        message = f"verified, and publishing something else at the moment: {', '.join(rollout.astray[:5])}"
+        return Verdict(ready=False, reason="RollingOut", message=message, reconciling=True)
     counts, admission = count(rollout), rollout.admission
     at_rest = not counts.in_progress and not rollout.granted
     complete = counts.up_to_date == counts.matched and at_rest
