@@ -8,7 +8,7 @@ import pytest
 
 from gpupartition.api.v1alpha1 import DriverSpec, DriverType, PolicySpec
 from gpupartition.backends import BACKENDS
-from gpupartition.backends.example import base_label
+from gpupartition.backends.plugin_pods import base_label
 from gpupartition.domain.backend import Cluster, NodeFacts, Problem, Refused
 from gpupartition.domain.effects import PatchNode
 from gpupartition.domain.pool import Pool
@@ -565,3 +565,21 @@ def test_slices_of_the_driver_are_never_repaired_by_us() -> None:
     assert (
         BACKEND.repair(driver(), facts(), BACKEND.compile(driver(), policy(2), node(), CLUSTER).assigned(), 1) is None
     )
+
+
+@pytest.mark.parametrize(
+    ("there", "assignment", "says"),
+    [
+        ([], None, "DaemonSet gpu-driver/plugin has made none for it"),
+        ([pod()], "abc", "there is no DaemonSet gpu-driver/plugin-abc"),
+        ([pod(ready=False)], None, "its driver pod is not ready: gpu-driver/p1 is Running"),
+        ([pod()], None, ""),
+        ([pod(), pod(name="p2", ending=True)], None, "its former driver pod has not ended"),
+    ],
+)
+def test_a_driver_that_is_not_up_is_said_to_be_missing_late_or_not_alone(
+    there: list[dict[str, Any]], assignment: str | None, says: str
+) -> None:
+    seen = BACKEND.observe(driver(), facts(*there, assignment=assignment), CLUSTER)
+    assert says in seen.complaint
+    assert seen.ready == (not says)

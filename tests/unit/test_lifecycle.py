@@ -33,7 +33,7 @@ from tests.unit.worlds import (
 )
 
 from gpupartition.api.v1alpha1 import Drain, DrainMode, NodeStateStatus, OnFailure, OnTimeout, Phase, Restart
-from gpupartition.domain.changes import UNANSWERED
+from gpupartition.domain.changes import UNANSWERED, USUALLY
 from gpupartition.domain.lifecycle import PHASES, advance, way_out
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.rest import rest
@@ -658,6 +658,15 @@ def test_a_failure_names_what_is_missing() -> None:
         "the driver did not take the new config in time: its driver pod is not ready; "
         "2 of 2 devices are missing, such as gpu-0-part-0"
     )
+
+
+def test_a_driver_that_takes_longer_than_usual_is_said_to_and_why_once() -> None:
+    not_up = seen(HALVES, step=STEP, ready=False)
+    assert advance(record(Phase.APPLYING), world(observed=not_up)) is None
+    late = world(after=USUALLY, observed=not_up)
+    after = must(record(Phase.APPLYING), late)
+    assert (after.phase, after.message) == (Phase.APPLYING, "its driver pod is not ready")
+    assert advance(after, late) is None
 
 
 def test_success_has_a_message_and_no_reason() -> None:

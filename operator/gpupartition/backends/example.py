@@ -7,7 +7,6 @@ moves it from one DaemonSet to another; the driver publishes at its pod's start.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -20,6 +19,14 @@ from gpupartition.api.v1alpha1 import (
 )
 from gpupartition.backends import plugin_template as plugin
 from gpupartition.backends.example_limits import installation_problems, layout_problems, published
+from gpupartition.backends.plugin_pods import (
+    base_label,
+    find,
+    plugin_pod,
+    running_template,
+    variant_name,
+    why_not_ready,
+)
 from gpupartition.backends.plugin_template import Settings, Unreadable
 from gpupartition.domain import fingerprint
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused
@@ -76,10 +83,10 @@ class ExampleDriver:
     def way_back(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Config:
         """The assignment that the node has, or a frozen variant of what its pod runs where that assignment would bring something else."""
         assignment = _assignment(facts.node)
-        name = _spec(driver).daemon_set.name
-        assigned = _find(cluster, name if assignment is None else variant_name(name, assignment))
-        pod = _plugin(driver, facts, assignment)
-        running = _running_template(pod, cluster)
+        base = _spec(driver).daemon_set
+        assigned = find(cluster, base.name if assignment is None else variant_name(base.name, assignment))
+        pod = plugin_pod(base, facts, assignment)
+        running = running_template(pod, cluster)
         template = running if pod is not None else assigned and assigned["spec"]["template"]
         if template is None:
             raise Refused(
@@ -101,25 +108,24 @@ class ExampleDriver:
         pool = seen if seen.usable and seen.devices else expected
         if lasting and assignment is None:
             return Config(fingerprint=fingerprint.short(now), assignment=None, pool=pool)
-        frozen = _variant({"metadata": {"namespace": self.namespace(driver), "name": name}}, template, cluster)
+        frozen = _variant({"metadata": {"namespace": self.namespace(driver), "name": base.name}}, template, cluster)
         return Config(fingerprint=frozen.fingerprint, assignment=frozen.assignment, pool=pool, objects=frozen.objects)
 
     def observe(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Observation:
         """Ready only when the assigned driver's pod is Ready and alone: a former pod that still ends could publish once more."""
         assignment = _assignment(facts.node)
-        pod = _plugin(driver, facts, assignment)
-        template = _running_template(pod, cluster)
-        alone = (
-            [p["metadata"]["uid"] for p in _driver_pods(driver, facts)] == [pod["metadata"]["uid"]] if pod else False
-        )
-        ready = pod is not None and alone and _is_ready(pod)
+        base = _spec(driver).daemon_set
+        pod = plugin_pod(base, facts, assignment)
+        template = running_template(pod, cluster)
+        complaint = why_not_ready(base, facts, assignment, cluster)
+        ready = not complaint
         pool = _pool(facts)
         return Observation(
             assignment=assignment,
             step=_step(facts.node),
             running=_fingerprint_or_nothing(template),
             ready=ready,
-            complaint="" if ready else "its driver pod is not ready",
+            complaint=complaint,
             pool=pool,
             plugin=pod,
             writer=writer(facts.node, LAYOUT),
@@ -145,18 +151,6 @@ class ExampleDriver:
         return None
 
 
-def variant_name(base: str, layout: str) -> str:
-    """Name of a layout's DaemonSet."""
-    return f"{base}-{layout}"
-
-
-def base_label(base: str) -> str:
-    """The base's name as a label value; a name of more than 63 characters is cut and told apart by its hash."""
-    if len(base) <= 63:
-        return base
-    return f"{base[:46].rstrip('-.')}-{hashlib.sha256(base.encode()).hexdigest()[:16]}"
-
-
 def _unreadable_way_back(facts: NodeFacts, unreadable: Unreadable) -> Problem:
     return Problem(reason=_NO_WAY_BACK, at=f"node {facts.name}", why=unreadable.why, fix=unreadable.fix)
 
@@ -169,7 +163,7 @@ def _spec(driver: DriverSpec) -> ExampleDriverSpec:
 
 def _base(driver: DriverSpec, cluster: Cluster) -> Object:
     ref = _spec(driver).daemon_set
-    found = _find(cluster, ref.name)
+    found = find(cluster, ref.name)
     if found is None:
         raise Refused(
             Problem(
@@ -181,10 +175,6 @@ def _base(driver: DriverSpec, cluster: Cluster) -> Object:
             )
         )
     return found
-
-
-def _find(cluster: Cluster, name: str) -> Object | None:
-    return next((d for d in cluster.daemon_sets if d["metadata"]["name"] == name), None)
 
 
 def _at(daemon_set: Object) -> str:
@@ -212,7 +202,7 @@ def _variant(base: Object, template: Mapping[str, Any], cluster: Cluster) -> Con
             "template": plugin.marked(template, layout, label),
         },
     }
-    present = _find(cluster, body["metadata"]["name"])  # type: ignore[index]
+    present = find(cluster, body["metadata"]["name"])  # type: ignore[index]
     if present is not None:
         _check_unchanged(present, whole)
     return Config(fingerprint=layout, assignment=layout, pool=published(plugin.settings(template)), objects=(body,))
@@ -231,20 +221,6 @@ def _check_unchanged(present: Object, whole: str) -> None:
         )
 
 
-def _running_template(pod: Object | None, cluster: Cluster) -> Mapping[str, Any] | None:
-    """The template from which the pod was made: its ControllerRevision, not its DaemonSet, which may have moved on."""
-    if pod is None:
-        return None
-    owner = _controller(pod)
-    revision = pod["metadata"].get("labels", {}).get("controller-revision-hash")
-    name = f"{owner.get('name')}-{revision}"
-    found = next((r for r in cluster.controller_revisions if r["metadata"]["name"] == name), None)
-    if found is None or _controller(found).get("uid") != owner.get("uid"):
-        return None
-    template: Mapping[str, Any] = found["data"]["spec"]["template"]
-    return template
-
-
 def _fingerprint_or_nothing(template: Mapping[str, Any] | None) -> str:
     return fingerprint.short(_whole_or_nothing(template)) if template is not None else ""
 
@@ -254,41 +230,6 @@ def _whole_or_nothing(template: Mapping[str, Any]) -> str:
         return plugin.whole_fingerprint(template)
     except Unreadable:
         return ""
-
-
-def _controller(thing: Object) -> Mapping[str, Any]:
-    owners = thing["metadata"].get("ownerReferences", ())
-    return next((o for o in owners if o.get("controller")), {})
-
-
-def _driver_pods(driver: DriverSpec, facts: NodeFacts) -> list[Object]:
-    """The pods of the base and of its variants on the node, those that are ending included; pods that have ended are gone."""
-    base = _spec(driver).daemon_set.name
-    return [
-        pod
-        for pod in facts.pods
-        if _controller(pod).get("kind") == "DaemonSet"
-        and (_controller(pod)["name"] == base or pod["metadata"].get("labels", {}).get(DRIVER) == base_label(base))
-        and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
-    ]
-
-
-def _plugin(driver: DriverSpec, facts: NodeFacts, assignment: str | None) -> Object | None:
-    base = _spec(driver).daemon_set.name
-    name = base if assignment is None else variant_name(base, assignment)
-    return next(
-        (
-            pod
-            for pod in _driver_pods(driver, facts)
-            if _controller(pod)["name"] == name and "deletionTimestamp" not in pod["metadata"]
-        ),
-        None,
-    )
-
-
-def _is_ready(pod: Object) -> bool:
-    conditions = pod.get("status", {}).get("conditions", ())
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
 def _lost_gpus(template: Mapping[str, Any] | None, pool: Pool) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any, Final
 
 from gpupartition.api.v1alpha1 import Blocker, Phase, Restart
@@ -13,6 +14,8 @@ from gpupartition.domain.quiesce import CORDONS
 from gpupartition.domain.world import State, World
 
 Change = Callable[[State, World], State]
+
+USUALLY: Final = timedelta(seconds=15)  # a driver's pod is up again in a few seconds
 
 UNANSWERED: Final = (
     "no controller answers its DeviceTaintRule "
@@ -100,6 +103,15 @@ def with_doubt(state: State, world: World) -> State:
     if not unanswered(state, world) or state.reason == "QuiesceUnconfirmed":
         return state
     return state.model_copy(update={"reason": "QuiesceUnconfirmed", "message": UNANSWERED})
+
+
+def with_complaint(state: State, world: World) -> State:
+    """The same state, saying why the driver does not take its config, once that has taken longer than it usually does."""
+    why = world.observed.complaint
+    slow = state.since is not None and world.now - state.since >= USUALLY
+    if not why or not slow or state.message == why:
+        return state
+    return state.model_copy(update={"message": why})
 
 
 def stop_undrained(state: State, world: World) -> State:

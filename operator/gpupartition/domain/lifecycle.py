@@ -35,6 +35,7 @@ from gpupartition.domain.changes import (
     stop_undrained,
     wait_again,
     with_blockers,
+    with_complaint,
     with_doubt,
 )
 from gpupartition.domain.guards import (
@@ -318,6 +319,7 @@ PHASES: Final[dict[Phase, Row]] = {
 WAITING: Final[dict[Phase, tuple[Change, str]]] = {
     Phase.QUIESCING: (with_doubt, UNANSWERED),
     Phase.DRAINING: (with_blockers, "waits for other holders than before"),
+    Phase.APPLYING: (with_complaint, "the driver takes its time"),
 }
 
 

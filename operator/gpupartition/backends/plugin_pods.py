@@ -1,0 +1,99 @@
+"""The example driver's pods on a node: which of them runs by the node's assignment, from which template, and whether it is up."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from gpupartition.api.v1alpha1 import DaemonSetRef
+from gpupartition.domain.backend import Cluster, NodeFacts, Object
+from gpupartition.names import DRIVER
+
+
+def variant_name(base: str, layout: str) -> str:
+    """Name of a layout's DaemonSet."""
+    return f"{base}-{layout}"
+
+
+def base_label(base: str) -> str:
+    """The base's name as a label value; a name of more than 63 characters is cut and told apart by its hash."""
+    if len(base) <= 63:
+        return base
+    return f"{base[:46].rstrip('-.')}-{hashlib.sha256(base.encode()).hexdigest()[:16]}"
+
+
+def find(cluster: Cluster, name: str) -> Object | None:
+    """A DaemonSet of the driver's namespace."""
+    return next((d for d in cluster.daemon_sets if d["metadata"]["name"] == name), None)
+
+
+def plugin_pod(base: DaemonSetRef, facts: NodeFacts, assignment: str | None) -> Object | None:
+    """The pod that belongs to the assignment, unless it is ending."""
+    name = _daemon_set(base, assignment)
+    return next(
+        (
+            pod
+            for pod in _driver_pods(base, facts)
+            if _controller(pod)["name"] == name and "deletionTimestamp" not in pod["metadata"]
+        ),
+        None,
+    )
+
+
+def running_template(pod: Object | None, cluster: Cluster) -> Mapping[str, Any] | None:
+    """The template from which the pod was made: its ControllerRevision, not its DaemonSet, which may have moved on."""
+    if pod is None:
+        return None
+    owner = _controller(pod)
+    revision = pod["metadata"].get("labels", {}).get("controller-revision-hash")
+    name = f"{owner.get('name')}-{revision}"
+    found = next((r for r in cluster.controller_revisions if r["metadata"]["name"] == name), None)
+    if found is None or _controller(found).get("uid") != owner.get("uid"):
+        return None
+    template: Mapping[str, Any] = found["data"]["spec"]["template"]
+    return template
+
+
+def why_not_ready(base: DaemonSetRef, facts: NodeFacts, assignment: str | None, cluster: Cluster) -> str:
+    """Why the assigned driver is not up; "" when its pod is Ready and alone: a former pod that still ends could publish once more."""
+    name = _daemon_set(base, assignment)
+    if find(cluster, name) is None:
+        return f"its driver pod is not there: there is no DaemonSet {base.namespace}/{name}"
+    pod = plugin_pod(base, facts, assignment)
+    if pod is None:
+        return f"its driver pod is not there: DaemonSet {base.namespace}/{name} has made none for it"
+    if any(other["metadata"]["uid"] != pod["metadata"]["uid"] for other in _driver_pods(base, facts)):
+        return "its former driver pod has not ended"
+    if not _is_ready(pod):
+        phase = pod.get("status", {}).get("phase") or "Pending"
+        return f"its driver pod is not ready: {base.namespace}/{pod['metadata']['name']} is {phase}"
+    return ""
+
+
+def _daemon_set(base: DaemonSetRef, assignment: str | None) -> str:
+    return base.name if assignment is None else variant_name(base.name, assignment)
+
+
+def _controller(thing: Object) -> Mapping[str, Any]:
+    owners = thing["metadata"].get("ownerReferences", ())
+    return next((o for o in owners if o.get("controller")), {})
+
+
+def _driver_pods(base: DaemonSetRef, facts: NodeFacts) -> list[Object]:
+    """The pods of the base and of its variants on the node, those that are ending included; pods that have ended are gone."""
+    return [
+        pod
+        for pod in facts.pods
+        if _controller(pod).get("kind") == "DaemonSet"
+        and (
+            _controller(pod)["name"] == base.name
+            or pod["metadata"].get("labels", {}).get(DRIVER) == base_label(base.name)
+        )
+        and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+    ]
+
+
+def _is_ready(pod: Object) -> bool:
+    conditions = pod.get("status", {}).get("conditions", ())
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
