@@ -7,7 +7,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import yaml
 from testbed.controlplane import python_env
@@ -57,7 +57,11 @@ class Answer:
 
 
 async def plan(
-    cluster: Cluster, *arguments: str, stdin: Object | None = None, kubeconfig: Path | None = None
+    cluster: Cluster,
+    *arguments: str,
+    stdin: Object | None = None,
+    kubeconfig: Path | None = None,
+    stdout: int | IO[bytes] = asyncio.subprocess.PIPE,
 ) -> Answer:
     """Run the command as somebody at a shell would."""
     way_in = kubeconfig or cluster.controlplane.kubeconfig
@@ -66,12 +70,12 @@ async def plan(
         *command,
         env=python_env(),
         stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
+        stdout=stdout,
         stderr=asyncio.subprocess.PIPE,
     )
     out, errors = await process.communicate(yaml.safe_dump(stdin).encode() if stdin else None)
     assert process.returncode is not None
-    return Answer(code=process.returncode, out=out.decode(), errors=errors.decode())
+    return Answer(code=process.returncode, out=(out or b"").decode(), errors=errors.decode())
 
 
 async def as_planner(cluster: Cluster) -> Path:
@@ -220,3 +224,14 @@ async def names_on(cluster: Cluster, where: Site, node: str) -> set[str]:
     selector = f"spec.nodeName={node},spec.driver={where.base.driver}"
     listed = await cluster.client.list(RESOURCE_SLICES, field_selector=selector)
     return {device["name"] for each in listed.items for device in each["spec"].get("devices", ())}
+
+
+async def test_a_plan_that_cannot_be_written_down_is_an_error_in_one_line(cluster: Cluster) -> None:
+    where = await site(cluster, 1)
+    body = policy("inference", where.driver, equal(2))
+    with Path("/dev/full").open("wb") as full:  # noqa: ASYNC230 - a device
+        answer = await plan(cluster, "-f", "-", stdin=body, stdout=full)
+    assert (answer.code, answer.errors.splitlines()) == (
+        1,
+        ["error: the plan could not be written: No space left on device"],
+    )

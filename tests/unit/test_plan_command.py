@@ -21,11 +21,14 @@ NOWHERE = {
 }
 
 
-def test_an_unknown_finding_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("named", "wrong"), [("blocked,late", "late"), ("", ""), (" , ", " , ")])
+def test_an_unknown_finding_or_none_at_all_is_wrong_usage(
+    named: str, wrong: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["plan", "--fail-on=blocked,late"])
+        main(["plan", f"--fail-on={named}"])
     assert ended.value.code == 2
-    assert "'late' is none of blocked, infeasible, failed, evict" in capsys.readouterr().err
+    assert f"{wrong!r} is none of blocked, infeasible, failed, evict" in capsys.readouterr().err
 
 
 def test_without_a_kubeconfig_nothing_can_be_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,17 +67,17 @@ def read(paths: Sequence[str], stdin: TextIO = sys.stdin) -> list[Document]:
     mistakes: list[str] = []
     found: list[Document] = []
     for path in paths:
+        named = "stdin" if path == STDIN else path
         try:
             text = stdin.read() if path == STDIN else Path(path).read_text(encoding="utf-8")
             parsed = list(yaml.safe_load_all(text))
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else "not UTF-8 text"
-            mistakes.append(f"{path}: {why}; name a file with a GpuPartitionPolicy, or - for stdin")
+            mistakes.append(f"{named}: {why}; name a file with a GpuPartitionPolicy, or - for stdin")
             continue
         except yaml.YAMLError as error:
-            mistakes.append(f"{path}: not YAML: {' '.join(str(error).split())}")
+            mistakes.append(f"{named}: not YAML: {' '.join(str(error).split())}")
             continue
-        named = "stdin" if path == STDIN else path
         for number, body in enumerate(_flat(parsed), 1):
             document, wrong = _document(body, named if len(parsed) == 1 else f"{named}, document {number}")
             mistakes += wrong
@@ -93,7 +93,9 @@ def read(paths: Sequence[str], stdin: TextIO = sys.stdin) -> list[Document]:
     if mistakes:
         raise Unusable(*mistakes)
     if not found:
-        raise Unusable(f"{', '.join(paths)}: no GpuPartitionPolicy and no GpuPartitionDriver in there")
+        raise Unusable(
+            f"{', '.join('stdin' if p == STDIN else p for p in paths)}: no GpuPartitionPolicy and no GpuPartitionDriver in there"
+        )
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import io
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -88,8 +89,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def _findings(text: str) -> tuple[str, ...]:
     named = tuple(part.strip() for part in text.split(",") if part.strip())
     unknown = sorted(set(named) - set(FINDINGS))
-    if unknown:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(FINDINGS)}")
+    if unknown or not named:
+        raise argparse.ArgumentTypeError(f"{next(iter(unknown), text)!r} is none of {', '.join(FINDINGS)}")
     return named
 
 
@@ -105,7 +106,11 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
         return _complain(str(error))
     except ApiError as error:
         return _complain(_explain(error))
-    print(FORMS[options.output](plans))  # noqa: T201
+    try:
+        print(FORMS[options.output](plans), flush=True)  # noqa: T201
+    except OSError as error:
+        sys.stdout = io.StringIO()  # what is left in its buffer could not be written at the end either
+        return _complain(f"the plan could not be written: {error.strerror}")
     found = {name for plan in plans for name in findings(plan)} & set(options.fail_on)
     if found:
         print(f"found: {', '.join(sorted(found))}", file=sys.stderr)  # noqa: T201
