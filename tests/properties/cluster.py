@@ -7,16 +7,34 @@ from dataclasses import replace
 from functools import cache
 from typing import Final, NamedTuple
 
-from tests.unit.worlds import HALVES, LONG, NEVER, QUARTERS, T0, WHOLE, world
+from tests.unit.worlds import HALVES, LONG, NEVER, QUARTERS, T0, WHOLE, cut, world
 
-from gpupartition.api.v1alpha1 import Drain, DrainMode, DriverSpec, Grant, NodeStateStatus, OnTimeout, Phase, Purpose
+from gpupartition.api.v1alpha1 import (
+    Drain,
+    DrainMode,
+    DriverSpec,
+    Grant,
+    NodeStateStatus,
+    OnTimeout,
+    Phase,
+    Purpose,
+    Restart,
+)
 from gpupartition.backends.example import ExampleDriver
 from gpupartition.domain.backend import Config, NodeFacts, Observation
 from gpupartition.domain.changes import change_class
-from gpupartition.domain.effects import ActivateTaintRule, CreateTaintRule, DeleteTaintRule, Effect, EvictPod, PatchNode
+from gpupartition.domain.effects import (
+    ActivateTaintRule,
+    CreateTaintRule,
+    DeletePod,
+    DeleteTaintRule,
+    Effect,
+    EvictPod,
+    PatchNode,
+)
 from gpupartition.domain.eviction import Occupant
 from gpupartition.domain.guards import expected_pool
-from gpupartition.domain.holders import Holder, blocking
+from gpupartition.domain.holders import Holder, blocking, holders
 from gpupartition.domain.lifecycle import advance
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.quiesce import Way, holds, quiesce
@@ -25,11 +43,15 @@ from gpupartition.domain.world import AT_REST, World
 from gpupartition.domain.writes import Subject, effects
 from gpupartition.names import CORDONED, LAYOUT, STEP
 
-LAYOUTS: Final = (WHOLE, HALVES, QUARTERS)
-BASE, BROKEN, GONE = 0, -1, -2  # layouts are numbered; what else a node may publish
+# The last one is the base with another config behind it: the same devices by the same value, once the driver has started anew.
+WHOLE_UPDATED: Final = Config(fingerprint="whole-v2", assignment=None, pool=cut(1))
+LAYOUTS: Final = (WHOLE, HALVES, QUARTERS, WHOLE_UPDATED)
+BASE, UPDATED = 0, 3
+BROKEN, GONE = -1, -2  # what else a node may publish
 INERT, ACTIVE = 1, 2  # a rule; 0 is none
 BOOT, FORMER_BOOT = "this boot", "the boot before"
 AS_IT_IS: Final = -1
+NO_PODS: Final = -1  # nobody looks at the pods of drivers
 FRESH: Final = 99  # ids are renamed after each step, so one name for new ones will do
 BACKEND: Final = ExampleDriver()
 DRIVER: Final = DriverSpec.model_validate(
@@ -44,7 +66,9 @@ class View(NamedTuple):
     made for the Node that the record is about, `for_recovery` that it is to be verified
     again. `rebooted`: since it was verified. `abandoned`: what cannot be brought back may be let go. `overdue`: every limit is over.
     `asked`: somebody
-    asked to try again. `cordon`: the token for which the node is cordoned; `way`: how attempts that begin now quiesce.
+    asked to try again. `cordon`: the token for which the node is cordoned, `theirs`: somebody else has; `way`: how attempts that begin now
+    quiesce. `pod`: the driver's pod, `outdated`: it runs from a former config, `gone_pod` and `gone_step`: what the record says of the one
+    that is to go. `kind`: of the claim. `halted`: nobody may be evicted.
     """
 
     shape: int
@@ -69,14 +93,22 @@ class View(NamedTuple):
     evicts: bool = False
     halts: bool = False
     cordon: int = 0
+    theirs: bool = False
     way: Way = "DeviceTaint"
+    pod: int = NO_PODS
+    outdated: bool = False
+    gone_pod: int = 0
+    gone_step: int = 0
+    kind: str = "reserved"
+    halted: bool = False
 
 
 class Decision(NamedTuple):
-    """What one turn wants to write: `kind` is record, patch, create, activate, delete, evict or nothing at all ("").
+    """What one turn wants to write: `kind` is record, patch, create, activate, delete, evict, restart or nothing at all ("").
 
     `boots`: the record is to name the boot that the node is in now.
-    `cordon`: the token to cordon the node for, 0 to uncordon it, AS_IT_IS.
+    `cordon`: the token to cordon the node for, 0 to uncordon it, AS_IT_IS; `opens`: whoever has cordoned it. `pod`: the one that goes, or is
+    to go by the record, for its `pod_step`. `spared`: the pod to be evicted is one that must stay.
     """
 
     kind: str = ""
@@ -86,18 +118,30 @@ class Decision(NamedTuple):
     label: int = BASE
     boots: bool = False
     cordon: int = AS_IT_IS
+    opens: bool = False
+    pod: int = 0
+    pod_step: int = 0
+    spared: bool = False
 
 
-POD: Final = Occupant(
-    body={
-        "metadata": {
-            "namespace": "team",
-            "name": "pod",
-            "uid": "p",
-            "ownerReferences": [{"kind": "ReplicaSet", "controller": True}],
-        }
-    }
-)
+def _occupant(name: str, owner: str, *, protected: bool = False) -> Occupant:
+    owners = [{"kind": owner, "controller": True}]
+    meta = {"namespace": "team", "name": name, "uid": name, "ownerReferences": owners}
+    return Occupant(body={"metadata": meta}, protected=protected)
+
+
+POD: Final = _occupant("pod", "ReplicaSet")
+PLUGIN: Final = _occupant("plugin", "DaemonSet", protected=True)
+
+# Whatever has a device, as it stands in the API: each is a claim's status but for its allocation.
+KINDS: Final[dict[str, dict[str, object]]] = {
+    "reserved": {"reservedFor": [{"resource": "pods", "name": "pod", "uid": "pod"}]},
+    "shared": {"reservedFor": [{"resource": "pods", "name": p, "uid": p} for p in ("pod", "another")]},
+    "of a pod group": {"reservedFor": [{"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g"}]},
+    "not reserved": {},
+    "terminating": {},
+    "with admin access": {"reservedFor": [{"resource": "pods", "name": "pod", "uid": "pod"}]},
+}
 
 SHAPES: Final[list[NodeStateStatus]] = []
 _NUMBERS: Final[dict[str, int]] = {}
@@ -114,10 +158,27 @@ def observe(view: View) -> Observation:
     return Observation(
         assignment=LAYOUTS[view.label].assignment if there else None,
         step=_name("s", view.node_step) if there else "",
-        running=LAYOUTS[view.pool].fingerprint if there and view.pool == view.label else "",
-        ready=there,  # as bad as can be: the driver's pod is up at once, whatever it publishes
+        running=LAYOUTS[_behind(view)].fingerprint if there and view.pod and view.pool == view.label else "",
+        ready=there and view.pod != 0,  # as bad as can be: the driver's pod is up at once, whatever it publishes
         pool=published(view.pool) if there else Pool(),
+        plugin={"metadata": {"namespace": "gpus", "name": "plugin", "uid": _name("p", view.pod)}}
+        if view.pod > 0
+        else None,
     )
+
+
+def _behind(view: View) -> int:
+    """What is behind the value on the node."""
+    return UPDATED if view.label == BASE and view.pod != NO_PODS and not view.outdated else view.label
+
+
+def _claim(view: View) -> dict[str, object]:
+    assert view.claim is not None, "there is none"
+    device = LAYOUTS[view.claim].pool.devices[0].name
+    result = {"driver": "d", "pool": "n", "device": device} | ({"adminAccess": True} if "admin" in view.kind else {})
+    ending = {"deletionTimestamp": "now"} if view.kind == "terminating" else {}
+    status = {"allocation": {"devices": {"results": [result]}}, **KINDS[view.kind]}
+    return {"metadata": {"namespace": "team", "name": "claim", **ending}, "status": status}
 
 
 def held(view: View, state: NodeStateStatus, observed: Observation, wanted: Config | None) -> tuple[Holder, ...]:
@@ -133,10 +194,11 @@ def held(view: View, state: NodeStateStatus, observed: Observation, wanted: Conf
     now = observed.pool
     if state.phase is Phase.APPLYING and state.previous is not None and observed.step == state.step:
         now = Pool.from_json(state.previous.pool)
-    device = LAYOUTS[view.claim].pool.devices[0].name
-    holder = Holder(node="n", driver="d", pool="n", device=device, claim="team/claim", pods=("team/pod",))
+    found = holders([_claim(view)], node="n", driver="d", pool="n")
+    if view.bug == "a claim that nobody has reserved is no holder":
+        found = tuple(h for h in found if h.pods)
     return blocking(
-        [holder],
+        found,
         change=change,
         published=frozenset(d.name for d in now.devices),
         disturbed=BACKEND.disturbs(now, then),
@@ -147,36 +209,48 @@ def held(view: View, state: NodeStateStatus, observed: Observation, wanted: Conf
 def turn_of(view: View) -> tuple[NodeStateStatus, World]:
     state = SHAPES[view.shape].model_copy(update={"token": _name("t", view.token), "step": _name("s", view.step)})
     state = state.model_copy(update={"boot_id": FORMER_BOOT if view.rebooted else BOOT})
+    if view.gone_pod:
+        to_go = Restart(pod_uid=_name("p", view.gone_pod), step=_name("s", view.gone_step))
+        state = state.model_copy(update={"restart": to_go})
     observed = observe(view)
     wanted = LAYOUTS[view.wanted] if view.wanted is not None and view.there else None
-    holders = held(view, state, observed, wanted)
+    in_the_way = held(view, state, observed, wanted)
     settled = view.seen or view.bug == "settling is not waited for"
     closed_by = holds(state, _node_object(view) if view.there else None, _rule_object(view.rule) if view.rule else None)
     in_flight = state.phase not in AT_REST
     matched = in_flight and observed.ready and observed.pool.equals(expected_pool(state))
     if state.phase in CACHED.get(view.bug, ()):
-        holders = ()
+        in_the_way = ()
     turn = world(
         after=LONG if view.overdue else NEVER,
         wanted=wanted,
         there=view.there,
         observed=observed,
         rule=quiesce(closed_by, LONG if settled else NEVER),
-        holders=holders,
-        idle=NEVER if holders else LONG,
+        holders=in_the_way,
+        idle=NEVER if in_the_way else LONG,
         matched=LONG if matched else NEVER,
         differs=LONG if view.overdue else NEVER,
         grant=_grant(view) if view.grant else None,
         grant_stands=view.grant_stands,
-        way_back=LAYOUTS[view.label],
+        way_back=LAYOUTS[_behind(view)],
         retry="again" if view.asked else "",
         drain=Drain(
             mode=DrainMode.EVICT if view.evicts else DrainMode.WAIT,
             on_timeout=OnTimeout.HALT if view.halts else OnTimeout.SKIP,
         ),
     )
-    occupants = (POD,) if view.evicts and holders else ()
-    turn = replace(turn, boot_id=BOOT, abandoned=view.abandoned, quiesce_by=view.way)
+    occupants: tuple[Occupant, ...] = (PLUGIN, POD) if view.evicts and in_the_way else ()
+    if view.bug == "nobody is spared":
+        occupants = tuple(_occupant(p.body["metadata"]["name"], "ReplicaSet") for p in occupants)
+    turn = replace(
+        turn,
+        boot_id=BOOT,
+        abandoned=view.abandoned,
+        quiesce_by=view.way,
+        no_eviction="the policy is paused" if view.halted else "",
+        at_work="it is cordoned" if view.theirs and state.phase in AT_REST else "",
+    )
     return state, replace(turn, fresh=_name("s", FRESH), occupants=occupants)
 
 
@@ -189,13 +263,23 @@ def _grant(view: View) -> Grant:
 def decide(view: View) -> Decision:
     """The real decision: a record to write, or the first of the effects."""
     state, turn = turn_of(view)
-    step = rest(state, turn) if state.phase in AT_REST else advance(state, turn)
+    reads = RECORDED.get(view.bug, _as_it_is)
+    before = reads(state, turn)
+    step = rest(before, turn) if state.phase in AT_REST else advance(before, turn)
     after = step.state if step is not None else None
     if view.bug in PLANTED:
         after = PLANTED[view.bug](state, turn, after)
-    if after is not None and (shape_of(after), after.token, after.step) != (view.shape, state.token, state.step):
-        boots = after.boot_id == BOOT
-        return Decision("record", shape_of(after), _number(after.token), _number(after.step), boots=boots)
+    if after is not None and _identity(after) != _identity(before):
+        recorded = view.bug not in RECORDED or after.restart != before.restart
+        return Decision(
+            "record",
+            shape_of(after),
+            _number(after.token),
+            _number(after.step),
+            boots=after.boot_id == BOOT,
+            pod=_number(after.restart.pod_uid) if after.restart and recorded else view.gone_pod,
+            pod_step=_number(after.restart.step) if after.restart and recorded else view.gone_step,
+        )
     facts = NodeFacts(node=_node_object(view)) if view.there else None
     subject = Subject(
         node_name="n",
@@ -206,9 +290,13 @@ def decide(view: View) -> Decision:
         facts=facts,
         rule=_rule_object(view.rule) if view.rule else None,
     )
-    for effect in effects(state, turn, subject):
+    for effect in effects(before, turn, subject):
         return _write(effect, view)
     return Decision()
+
+
+def _identity(state: NodeStateStatus) -> tuple[object, ...]:
+    return shape_of(state), state.token, state.step, state.restart
 
 
 def _write(effect: Effect, view: View) -> Decision:
@@ -219,16 +307,22 @@ def _write(effect: Effect, view: View) -> Decision:
                 label = next(i for i, c in enumerate(LAYOUTS) if c.assignment == labels[LAYOUT])
             step = _number(annotations[STEP] or "") if STEP in annotations else view.node_step
             cordon = _number(annotations[CORDONED] or "") if CORDONED in annotations else AS_IT_IS
-            return Decision("patch", label=label, step=step, cordon=cordon)
+            opens = effect.unschedulable is False
+            if view.bug == "whoever has cordoned it, it is uncordoned":
+                opens = cordon == 0
+            return Decision("patch", label=label, step=step, cordon=cordon, opens=opens)
         case CreateTaintRule():
+            assert (effect.driver, effect.pool) == ("d", "n"), "it would be about devices of others"
             return Decision("create")
+        case DeletePod():
+            return Decision("restart", pod=_number(effect.uid))
         case ActivateTaintRule():
             return Decision("activate")
         case DeleteTaintRule():
             return Decision("delete")
         case EvictPod():
             assert view.claim is not None, "there is nobody to evict"
-            return Decision("evict", label=view.claim)
+            return Decision("evict", label=view.claim, spared=effect.uid != POD.body["metadata"]["uid"])
     raise AssertionError(f"nobody expected {effect}")
 
 
@@ -236,6 +330,30 @@ CACHED: Final = {
     "holders are read from a cache": {Phase.DRAINING, Phase.APPLYING},
     "draining ends on a cache": {Phase.DRAINING},  # no bug as long as Applying looks again
     "applying is left without using up the step": {Phase.DRAINING},
+}
+
+
+def _as_it_is(state: NodeStateStatus, _: World) -> NodeStateStatus:
+    return state
+
+
+def _who_runs_the_former(state: NodeStateStatus, turn: World) -> NodeStateStatus:
+    """Whoever runs a former config goes, and a node that goes back has nobody of that kind."""
+    runs = turn.observed.plugin is not None and turn.observed.running == WHOLE.fingerprint
+    goes = turn.observed.plugin if runs and state.phase is Phase.APPLYING else None
+    uid = goes["metadata"]["uid"] if goes else "nobody"
+    return state.model_copy(update={"restart": Restart(pod_uid=uid, step=state.step)})
+
+
+def _whatever_step(state: NodeStateStatus, _: World) -> NodeStateStatus:
+    to_go = state.restart
+    return state.model_copy(update={"restart": Restart(pod_uid=to_go.pod_uid, step=state.step)}) if to_go else state
+
+
+# How a record is read, where it says less than it should.
+RECORDED: Final[dict[str, Callable[[NodeStateStatus, World], NodeStateStatus]]] = {
+    "which pod is to go is not on record": _who_runs_the_former,
+    "a restart of an earlier step counts": _whatever_step,
 }
 
 Planted = Callable[[NodeStateStatus, World, NodeStateStatus | None], NodeStateStatus | None]
@@ -289,7 +407,14 @@ def _early_token(_: NodeStateStatus, __: World, after: NodeStateStatus | None) -
     return after.model_copy(update={"token": ""}) if resting and after is not None else after
 
 
+def _no_way_back(_: NodeStateStatus, __: World, after: NodeStateStatus | None) -> NodeStateStatus | None:
+    """What is on record as the way back is where the node goes."""
+    begins = after is not None and after.phase is Phase.ADMITTED
+    return after.model_copy(update={"previous": after.target}) if begins and after is not None else after
+
+
 PLANTED: Final[dict[str, Planted]] = {
+    "the way back is not on record": _no_way_back,
     "a late verification is given up": _jump(
         Phase.VERIFYING,
         Phase.DRAINING,
@@ -321,8 +446,17 @@ def shape_of(state: NodeStateStatus) -> int:
         for name in ("target", "current", "previous", "original")
         if (layout := getattr(state, name)) is not None
     }
-    blank = dict.fromkeys(("token", "step", "message", "boot_id", "retry"), "")
-    grown = {"generation": 0, "attempts": 0, "gpus": 0, "blockers": [], "drifted": None, "repairs": [], "contests": []}
+    blank: dict[str, object] = dict.fromkeys(("token", "step", "message", "boot_id", "retry"), "")
+    blank["restart"] = None
+    grown: dict[str, object] = {
+        "generation": 0,
+        "attempts": 0,
+        "gpus": 0,
+        "blockers": [],
+        "drifted": None,
+        "repairs": [],
+        "contests": [],
+    }
     # Of all words that a record says, decisions only ask for these.
     grown["reason"] = state.reason if state.reason in {"Drift", "Abandoned"} else ""
     shape = state.model_copy(update=blank | layouts | {"since": T0} | grown)
@@ -341,7 +475,7 @@ def _node_object(view: View) -> dict[str, object]:
         annotations[CORDONED] = _name("t", view.cordon)
     return {
         "metadata": {"name": "n", "resourceVersion": "1", "labels": labels, "annotations": annotations},
-        "spec": {"unschedulable": True} if view.cordon else {},
+        "spec": {"unschedulable": True} if view.cordon or view.theirs else {},
     }
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 
-from tests.properties.rollout import Rollout, State, broken, false_success, quiet, renamed
+from tests.properties.invariants import broken, false_success, quiet
+from tests.properties.rollout import Rollout
+from tests.properties.state import State, renamed
 
 
 @dataclass(frozen=True)

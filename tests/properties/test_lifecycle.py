@@ -8,8 +8,10 @@ from typing import Final
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.properties.rollout import Rollout, State, broken, false_success, quiet, renamed
+from tests.properties.invariants import broken, false_success, quiet
+from tests.properties.rollout import Rollout
 from tests.properties.search import explore
+from tests.properties.state import State, renamed
 
 MOST: Final = 80_000  # more states than any of these clusters has; who sees this many has found a way to grow for ever
 
@@ -36,6 +38,22 @@ SOUND: Final = {
     "a node that is restarted while another target is wanted": Rollout(path=(1, 2), reboots=1),
     "a cordoned node that is restarted": Rollout(quiesce="Cordon", reboots=1, failures=1),
     "a policy and a failed node that are given up": Rollout(failures=1, deletion=True, abandons=True),
+    "a policy that gives back what was there": Rollout(deletion=True, reverts=True, failures=1),
+    "another target, and a policy that gives back what was there": Rollout(
+        path=(1, 2), deletion=True, reverts=True, workers=1
+    ),
+    "a node that leaves the policy and comes back": Rollout(leavings=2),
+    "a node that leaves a policy that gives back what was there": Rollout(leavings=1, reverts=True),
+    "a policy that is paused while pods are evicted": Rollout(pauses=2, evicts=True),
+    "two nodes of a policy that is paused": Rollout(nodes=2, pauses=1, workers=1),
+    "two nodes, and a driver that fails": Rollout(nodes=2, failures=1, workers=1),
+    "everything frozen while a node is restarted": Rollout(pauses=1, freezes=True, reboots=1, workers=1),
+    "a record that somebody deletes": Rollout(hands=1),
+    "a record that somebody deletes, and a cordoned and tainted node": Rollout(quiesce="Both", hands=1),
+    "a node that others cordon": Rollout(quiesce="Cordon", strangers=True, deletion=True),
+    "a claim of a pod group": Rollout(kind="of a pod group"),
+    "a claim that nobody has reserved": Rollout(kind="not reserved"),
+    "a claim with admin access": Rollout(kind="with admin access"),
 }
 
 
@@ -48,8 +66,11 @@ def test_nothing_is_broken_and_nobody_is_stuck(rollout: Rollout) -> None:
 
 
 PLANTED: Final = {
+    "nobody counts": ("1", Rollout(nodes=2, workers=1)),
     "settling is not waited for": ("2", Rollout()),
-    "holders are read from a cache": ("2", Rollout()),
+    "holders are read from a cache": ("10", Rollout()),
+    "a claim that nobody has reserved is no holder": ("2", Rollout(kind="of a pod group")),
+    "the way back is not on record": ("4", Rollout()),
     "applying is left without using up the step": ("3", Rollout(deletion=True)),
     "rolling back believes the label": ("2", Rollout()),
     "a step is used twice": ("stuck", Rollout()),
@@ -57,20 +78,31 @@ PLANTED: Final = {
     "a failed node is let go": ("3", Rollout(failures=1, deletion=True)),
     "a late verification is given up": ("3", Rollout(path=(1, 2), deletion=True)),
     "opening is no step": ("6", Rollout(quiesce="Cordon")),
+    "whoever has cordoned it, it is uncordoned": ("6", Rollout(quiesce="Cordon", strangers=True)),
     "a superseded target is released": ("5", Rollout(path=(1, 2))),
     "a rule is born active": ("6", Rollout()),
     "a rule is deleted by its name": ("6", Rollout()),
+    "a rule is deleted by its UID alone": ("6", Rollout()),
     "a rule is activated without its version": ("3", Rollout()),
     "a node is written without its version": ("2", Rollout()),
     "a record is written without its version": ("6", Rollout()),
+    "the record is read before the node": ("2", Rollout()),
+    "the record is read before the rule": ("6", Rollout(workers=3)),
+    "the grant is looked at instead of the record": ("2", Rollout()),
     "the ledger is written without its version": ("3", Rollout()),
     "the entry leaves before the node is at rest": ("3", Rollout()),
     "the token leaves before the entry": ("stuck", Rollout()),
+    "an entry without a record is simply removed": ("3", Rollout(hands=1)),
     "no finalizer": ("6", Rollout(departures=1)),
+    "the finalizer goes when the node is at rest": ("3", Rollout(hands=1)),
     "a grant for the node before is not seen": ("stuck", Rollout(departures=1)),
     "ready while the ledger has entries": ("5", Rollout(path=(1, 2, 1))),
     "a pod is evicted by its name": ("7", Rollout(evicts=True, path=(1, 2))),
+    "nobody is spared": ("7", Rollout(evicts=True)),
+    "nobody asks whether to stand still": ("9", Rollout(pauses=1, evicts=True)),
+    "nobody counts failures": ("9", Rollout(nodes=2, failures=1, workers=1)),
     "nobody sweeps up behind a policy": ("stuck", Rollout(deletion=True)),
+    "nobody asks what a node had": ("13", Rollout(deletion=True, reverts=True)),
 }
 
 
@@ -82,6 +114,28 @@ def test_each_rule_is_needed(bug: str) -> None:
         assert explore(planted, most=MOST).stuck, "nobody was left behind"
     else:
         assert invariant in explore(planted, most=MOST, only=invariant).violated.split(), "nothing was broken"
+
+
+BREAKS: Final = {
+    1: "nobody counts",
+    2: "settling is not waited for",
+    3: "a rule is activated without its version",
+    4: "the way back is not on record",
+    5: "ready while the ledger has entries",
+    6: "a rule is deleted by its name",
+    7: "nobody is spared",
+    8: "the token leaves before the entry",
+    9: "nobody asks whether to stand still",
+    10: "holders are read from a cache",
+    11: "a claim that nobody has reserved is no holder",
+    12: "a step is used twice",
+    13: "nobody asks what a node had",
+}
+
+
+def test_no_invariant_is_there_that_nothing_breaks() -> None:
+    assert list(BREAKS) == list(range(1, 14))
+    assert set(BREAKS.values()) <= set(PLANTED)
 
 
 # ---------------------------------------------------------------------------------------------- two nodes, two workers, by chance
