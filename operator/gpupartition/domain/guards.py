@@ -149,6 +149,12 @@ def needs_restart(state: State, to: Assigned | None) -> bool:
     return to is not None and came_from is not None and came_from.assignment == to.assignment
 
 
+def still_to_go(state: State, world: World) -> bool:
+    """The pod that was to go, in whichever step, is still there: whoever was about to delete it may yet come."""
+    plugin = world.observed.plugin
+    return state.restart is not None and plugin is not None and plugin["metadata"]["uid"] == state.restart.pod_uid
+
+
 def restart_due(state: State, world: World, to: Assigned | None) -> bool:
     """A plugin pod has to go, and which one is not yet on record for this step."""
     recorded = state.restart is not None and state.restart.step == state.step
@@ -156,22 +162,19 @@ def restart_due(state: State, world: World, to: Assigned | None) -> bool:
         step_used(state, world)
         and world.observed.assignment == (to.assignment if to else None)
         and world.observed.plugin is not None
-        and needs_restart(state, to)
+        and (needs_restart(state, to) or still_to_go(state, world))
         and not recorded
         and not world.holders
     )
 
 
 def restarted(state: State, world: World, to: Assigned | None) -> bool:
-    """The pod that was to go in this step is gone and another one is up; or none had to."""
-    plugin = world.observed.plugin
-    if plugin is None or not needs_restart(state, to):
+    """The pod that was to go in this step is gone and another one is up; or none had to, and none is left that had to in an earlier one."""
+    if still_to_go(state, world):
+        return False
+    if world.observed.plugin is None or not needs_restart(state, to):
         return True
-    return (
-        state.restart is not None
-        and state.restart.step == state.step
-        and plugin["metadata"]["uid"] != state.restart.pod_uid
-    )
+    return state.restart is not None and state.restart.step == state.step
 
 
 def acknowledged(state: State, world: World) -> bool:
@@ -252,8 +255,8 @@ def retried(state: State, world: World) -> bool:
 
 
 def let_go(state: State, world: World) -> bool:
-    """Nobody wants the node, and somebody asked to let go of it as it is. Its step is used up, so no write of ours is still under way."""
-    return world.abandoned and unwanted(state, world) and step_used(state, world)
+    """Nobody wants the node, and somebody asked to let go of it as it is. What somebody may still be about to do has been done."""
+    return world.abandoned and unwanted(state, world) and step_used(state, world) and not still_to_go(state, world)
 
 
 def halts(_: State, world: World) -> bool:

@@ -24,7 +24,7 @@ from gpupartition.domain.effects import (
     RemoveTaint,
 )
 from gpupartition.domain.eviction import Occupant, next_to_go
-from gpupartition.domain.guards import forced, quiesced, step_used, unwanted
+from gpupartition.domain.guards import forced, quiesced, step_used, still_to_go, unwanted
 from gpupartition.domain.quiesce import CORDONS, holds
 from gpupartition.domain.world import AT_REST, World
 
@@ -230,12 +230,17 @@ def _assign(state: NodeStateStatus, world: World, subject: Subject, to: Assigned
     write = subject.backend.assign(subject.driver, subject.facts, to, state.step, state.generation)
     if write is not None:
         return (write,)
-    plugin, restart = world.observed.plugin, state.restart
-    goes = plugin is not None and restart is not None and restart.step == state.step and not world.holders
-    if goes and plugin is not None and restart is not None and plugin["metadata"]["uid"] == restart.pod_uid:
-        meta = plugin["metadata"]
-        return (DeletePod(namespace=meta["namespace"], name=meta["name"], uid=meta["uid"]),)
-    return _lost_config(state, world, subject) if to is state.target else ()
+    of_this_step = state.restart is not None and state.restart.step == state.step
+    goes = _delete_plugin(state, world) if of_this_step else ()
+    return goes or (_lost_config(state, world, subject) if to is state.target else ())
+
+
+def _delete_plugin(state: NodeStateStatus, world: World) -> Sequence[Effect]:
+    """The pod that is to go by the record."""
+    if not still_to_go(state, world) or world.holders or world.observed.plugin is None:
+        return ()
+    meta = world.observed.plugin["metadata"]
+    return (DeletePod(namespace=meta["namespace"], name=meta["name"], uid=meta["uid"]),)
 
 
 def _verify(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[Effect]:
@@ -248,11 +253,13 @@ def _verify(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[
 
 
 def _failed(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[Effect]:
-    """Closed. Before it is let go as it is, its step is used up: whoever was about to write that comes too late."""
-    if world.abandoned and unwanted(state, world) and not step_used(state, world) and subject.facts is not None:
+    """Closed. Before it is let go as it is, all is done that somebody may be about to do: then he comes too late."""
+    if not (world.abandoned and unwanted(state, world)) or subject.facts is None:
+        return _verify(state, world, subject)
+    if not step_used(state, world):
         cancel = subject.backend.cancel(subject.driver, subject.facts, state.step)
         return (cancel,) if cancel else ()
-    return _verify(state, world, subject)
+    return _delete_plugin(state, world) or _verify(state, world, subject)
 
 
 PHASE_WRITES: Final[dict[Phase, Writes]] = {
