@@ -31,12 +31,13 @@ from tests.e2e.rollout import (
     equal,
     fast,
     fault,
+    granting,
     policy,
     says,
     whole,
 )
 
-from gpupartition.kube import NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, ApiError, NotFound
+from gpupartition.kube import NAMESPACES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, ApiError, NotFound
 from gpupartition.names import OPERATOR_NAMESPACE
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ PACE: Final = {
     "quiescing": 8.0,
     "draining_wait": 10.0,
     "draining_when_idle": 6.0,
+    "draining_evict": 10.0,
     "applying": 6.0,
     "verifying": 6.0,
     "drift": 1.0,
@@ -125,11 +127,16 @@ class Round:
         self._numbers = itertools.count(1)
         self._began = 0.0
         self._wanted = 0
+        self._evicts = False
 
     async def play(self) -> list[Violation]:
         """Play it; returns what was violated. Raises AssertionError when it does not come to rest."""
         account = self.cluster.controlplane.files.kubeconfig("operator")
+        # The admission policy keeps claims from tolerating a quiesced node's taint; a namespace can be let out.
+        label = {"metadata": {"labels": {"gpupartition.dev/may-tolerate": "true"}}}
+        await self.cluster.client.patch(NAMESPACES, self.site.user, label)
         async with (
+            granting(self.cluster, "evict"),
             Watcher(self.cluster) as self._history,
             FaultProxy(account, self.folder, seed=self.seed) as self.proxy,
         ):
@@ -158,12 +165,23 @@ class Round:
         return found
 
     def _evictions(self) -> list[Violation]:
-        """Of all pods, operators delete only the driver's."""
+        """Of all pods, operators delete only the driver's, and evict only users', and only where a policy has ever said so."""
         base = self.site.base
-        about = [each["objectRef"] for each in self.cluster.audit(user=OPERATOR) if each["verb"] == "delete"]
-        pods = {(each["namespace"], each["name"]) for each in about if each["resource"] == "pods"}
-        foreign = [pod for pod in sorted(pods) if pod[0] != base.namespace or not pod[1].startswith(base.daemon_set)]
-        return [Violation("only driver pods are ended", f"an operator deleted {pod}", None) for pod in foreign]
+        deleted: set[tuple[str, str]] = set()
+        evicted: set[tuple[str, str]] = set()
+        for each in self.cluster.audit(user=OPERATOR):
+            about = each.get("objectRef", {})
+            if about.get("resource") == "pods" and each["verb"] in {"delete", "create"}:
+                (deleted if each["verb"] == "delete" else evicted).add((about["namespace"], about["name"]))
+        foreign = [pod for pod in sorted(deleted) if pod[0] != base.namespace or not pod[1].startswith(base.daemon_set)]
+        unasked = [pod for pod in sorted(evicted) if pod[0] != self.site.user or not self._evicts]
+        return [
+            *(Violation("only driver pods are deleted", f"an operator deleted {pod}", None) for pod in foreign),
+            *(
+                Violation("only holders are evicted, and if asked", f"an operator evicted {pod}", None)
+                for pod in unasked
+            ),
+        ]
 
     def note(self, what: str) -> None:
         """Write into the diary."""
@@ -236,18 +254,17 @@ class Round:
 
     async def _edit(self) -> None:
         parts = self.chance.choice(PARTS)
-        wanted = self._spec(
-            parts, paused=self.chance.random() < 0.1, mode=self.chance.choice(("WhenIdle", "Wait", "Wait", "Wait"))
-        )
-        self._wanted = parts
-        self.note(f"wants {parts} parts")
+        mode = self.chance.choice(("WhenIdle", "Wait", "Wait", "Evict"))
+        wanted = self._spec(parts, paused=self.chance.random() < 0.1, mode=mode)
+        self._wanted, self._evicts = parts, self._evicts or mode == "Evict"
+        self.note(f"wants {parts} parts, {mode}")
         await apply(self.cluster, wanted)
         if self.chance.random() < 0.4:
             await self._retry()
 
     def _spec(self, parts: int, *, paused: bool = False, mode: str = "Wait") -> Object:
         layout = equal(parts) if parts else whole()
-        rollout = {"maxUnavailable": self.allowed, "paused": paused, "drain": {"mode": mode}}
+        rollout = {"maxUnavailable": self.allowed, "paused": paused, "drain": {"mode": mode, "force": mode == "Evict"}}
         return policy(NAME, self.site.driver, layout, rollout=rollout)
 
     async def _retry(self) -> None:
@@ -258,7 +275,8 @@ class Round:
         name = f"user-{next(self._numbers)}"
         driver = self.site.base.driver
         cel = self.chance.choice(("", f"!('partition' in device.attributes['{driver}'])"))
-        await self.cluster.holder(name, namespace=self.site.user, device_class=driver, cel=cel)
+        tolerating = self.chance.random() < 0.1
+        await self.cluster.holder(name, namespace=self.site.user, device_class=driver, cel=cel, tolerating=tolerating)
         began, seconds = _clock(), self.chance.uniform(0.2, 8)
         while self._goes_on() and _clock() - began < seconds:  # noqa: ASYNC110 - whatever comes first
             await asyncio.sleep(POLL_SECONDS)

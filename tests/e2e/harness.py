@@ -191,12 +191,18 @@ class Cluster:
         node: str = "",
         device_class: str = "gpu.example.com",
         cel: str = "",
+        tolerating: bool = False,
         **metadata: Mapping[str, str],
     ) -> Object:
-        """Create a pod that claims one device of the class (that fits `cel`), on `node` if given. Does not wait for it."""
+        """Create a pod that claims one device of the class (that fits `cel`). Does not wait for it.
+
+        On `node`, if given; `tolerating` every taint of devices, if asked.
+        """
         exactly: Object = {"deviceClassName": device_class}
         if cel:
             exactly["selectors"] = [{"cel": {"expression": cel}}]
+        if tolerating:
+            exactly["tolerations"] = [{"operator": "Exists"}]
         template = {
             "apiVersion": RESOURCE_CLAIM_TEMPLATES.api_version,
             "kind": "ResourceClaimTemplate",

@@ -78,6 +78,8 @@ class Sight:
     policies: dict[str, Object] = field(default_factory=dict)
     unruly: set[str] = field(default_factory=set)
     """UIDs of the nodes whose driver has ever published something else than it was told: what was sold there is its own fault."""
+    unbidden: set[str] = field(default_factory=set)
+    """UIDs of the claims that got a device of a closed node because they tolerate its taint: what happens to them is theirs."""
 
     def see(self, instant: Instant) -> None:
         """Go on to the next instant."""
@@ -93,9 +95,19 @@ class Sight:
         if instant.change.what != "DELETED":
             known[key] = instant.change.body
         self._watch_drivers()
+        if instant.change.kind is RESOURCE_CLAIMS:
+            self._watch_tolerations(instant.change.body)
 
     def _watch_drivers(self) -> None:
         self.unruly |= {uid_of(body) for body in self.nodes.values() if "wrong-layout" in notes(body).get(FAULT, "")}
+
+    def _watch_tolerations(self, claim: Object) -> None:
+        requests = claim["spec"]["devices"].get("requests", ())
+        got = {result["pool"] for result in _results(claim)}
+        just_now = not (self.before and _results(self.before))
+        tolerates = any("tolerations" in each.get("exactly", {}) for each in requests)
+        if just_now and tolerates and got & set(self.active_rules().values()):
+            self.unbidden.add(uid_of(claim))
 
     def _known(self) -> dict[Any, dict[str, Object]]:
         return {
@@ -171,8 +183,7 @@ class Sight:
     def held(self) -> Iterator[tuple[str, str, str]]:
         """Every allocated device of the driver: claim, node and device."""
         for key, claim in self.claims.items():
-            results = claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
-            for result in results:
+            for result in () if uid_of(claim) in self.unbidden else _results(claim):
                 if result["driver"] == self.scene.driver_name and not result.get("adminAccess"):
                     yield key, result["pool"], result["device"]
 
@@ -532,8 +543,7 @@ def line(change: Change) -> str:
         generation = f"{status.get('observedGeneration')}/{body['metadata'].get('generation')}"
         told = (generation, ready.get("status"), ready.get("reason"))
     elif change.kind is RESOURCE_CLAIMS:
-        results = status.get("allocation", {}).get("devices", {}).get("results", ())
-        told = [f"{r['pool']}/{r['device']}" for r in results]
+        told = [f"{r['pool']}/{r['device']}" for r in _results(body)]
     elif change.kind is RESOURCE_SLICES:
         told = (body["spec"]["pool"], len(body["spec"].get("devices", ())))
     return f"{change.version} {change.what} {change.kind.plural}/{change.name} {told}".rstrip()
@@ -542,3 +552,9 @@ def line(change: Change) -> str:
 def _key(body: Object) -> str:
     namespace = body["metadata"].get("namespace", "")
     return f"{namespace}/{body['metadata']['name']}" if namespace else str(body["metadata"]["name"])
+
+
+def _results(claim: Object) -> list[Object]:
+    """What a claim was given."""
+    results: list[Object] = claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", [])
+    return results

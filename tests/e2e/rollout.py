@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -31,7 +32,7 @@ from gpupartition.kube import (
 from gpupartition.names import API_VERSION, CORDONED, FULL_NODE_NAME, OPERATOR_NAMESPACE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping
     from types import TracebackType
 
     from testbed.programs import Program
@@ -146,6 +147,20 @@ async def _grant_namespace(cluster: Cluster, namespace: str) -> None:
     for body in bodies:
         body["metadata"]["namespace"] = namespace
     await cluster.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(bodies))
+
+
+@asynccontextmanager
+async def granting(cluster: Cluster, *components: str) -> AsyncIterator[None]:
+    """Grant what components of the manifests grant, and take it back: other tests share the control plane."""
+    folders = [ROOT / "manifests" / "components" / name for name in components]
+    files = [folder / file for folder in folders for file in ("role.yaml", "admission.yaml")]
+    bodies = [b for file in files for b in yaml.safe_load_all(await asyncio.to_thread(file.read_text))]
+    text = yaml.safe_dump_all(bodies)
+    await cluster.kubectl("apply", "--server-side", "-f", "-", stdin=text)
+    try:
+        yield
+    finally:
+        await cluster.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=text)
 
 
 @dataclass(frozen=True, slots=True)

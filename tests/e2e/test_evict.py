@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-import yaml
-from testbed.controlplane import ROOT
 from tests.e2e.harness import NODE_STATES, POLICIES, Cluster, eventually
 from tests.e2e.publishing import gpus
 from tests.e2e.publishing import site as publishing_site
@@ -18,6 +15,7 @@ from tests.e2e.rollout import (
     apply,
     at_rest,
     equal,
+    granting,
     operator,
     policy,
     reaches,
@@ -70,19 +68,9 @@ APART: Final = {
 
 @pytest.fixture
 async def may_evict(cluster: Cluster) -> AsyncIterator[None]:
-    """Grant what the components of the manifests grant, and take it back: other tests share the control plane."""
-    async for each in granted(cluster, "evict", "force-delete"):
-        yield each
-
-
-async def granted(cluster: Cluster, *components: str) -> AsyncIterator[None]:
-    folders = [ROOT / "manifests" / "components" / name for name in components]
-    files = [folder / file for folder in folders for file in ("role.yaml", "admission.yaml")]
-    bodies = [b for file in files for b in yaml.safe_load_all(await asyncio.to_thread(file.read_text))]
-    text = yaml.safe_dump_all(bodies)
-    await cluster.kubectl("apply", "--server-side", "-f", "-", stdin=text)
-    yield None
-    await cluster.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=text)
+    """What evictions need beside the usual rights."""
+    async with granting(cluster, "evict", "force-delete"):
+        yield
 
 
 # ─── what users have ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -521,5 +509,5 @@ async def test_without_the_rights_nothing_is_touched_and_the_policy_says_what_is
     message = next(c["message"] for c in body["status"]["conditions"] if c["type"] == "Stalled")
     assert "may not create pods/eviction or list poddisruptionbudgets" in message
     assert "add manifests/components/evict" in message
-    async for _ in granted(cluster, "evict"):
+    async with granting(cluster, "evict"):
         await ready(cluster, POLICY, within=60)
