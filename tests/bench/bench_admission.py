@@ -26,7 +26,7 @@ from gpupartition.controller.ledger import Ledger
 from gpupartition.controller.policy import PolicyLoop
 from gpupartition.controller.probe import Probe
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, dump, new_record, with_state
-from gpupartition.controller.scope import Absence
+from gpupartition.controller.scope import Absence, Standings
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.controller.summary import Summary
 from gpupartition.controller.world import Reader
@@ -170,9 +170,10 @@ def _loop(fleet: Fleet, caches: Caches, intents: Intents) -> PolicyLoop:
     client, settings = fleet.client, Settings()
     policies = {each["metadata"]["name"]: each for each in fleet.objects[POLICIES]}
     absence = Absence(noticed=settings.limits.not_ready, ignored=settings.ignore_not_ready)
-    ledger = Ledger(client, caches, absence=absence)
+    standings = Standings(caches, absence)
+    ledger = Ledger(client, caches, standings)
     reader = Reader(client, caches, intents, Stopwatch(), settings.limits)
     observer = Observer(Forecast(caches, reader, ledger, absence=absence))
-    summary = Summary(client, caches, Recorder(client), settings, observer, policies)
+    summary = Summary(client, caches, standings, Recorder(client), settings, observer, policies)
     probe = Probe(client, dry_runs=False)
     return PolicyLoop(client, caches, intents, ledger, summary, probe, policies=policies, on_node=lambda _: None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpupartition.api.v1alpha1 import ProfileCapacity
-from gpupartition.domain.capacity import by_profile
+from gpupartition.domain.capacity import by_profile, stock_of
 
 DRIVER = "gpu.example.com"
 
@@ -28,7 +28,7 @@ def taken(pool: str, *devices: str, driver: str = DRIVER) -> dict[str, Any]:
 
 
 def count(slices: list[dict[str, Any]], *claims: dict[str, Any]) -> list[tuple[str, int, int]]:
-    return [(c.profile, c.total, c.allocated) for c in by_profile(slices, claims, driver=DRIVER)]
+    return [(c.profile, c.total, c.allocated) for c in by_profile([stock_of(slices, claims, driver=DRIVER)])]
 
 
 def test_devices_are_counted_by_the_profile_that_they_publish() -> None:
@@ -64,6 +64,12 @@ def test_a_claim_without_devices_takes_nothing() -> None:
 
 def test_no_more_profiles_than_a_status_may_hold() -> None:
     many = published("a", **{f"d{i:03}": profile(f"p{i:03}") for i in range(100)})
-    found = by_profile([many], [], driver=DRIVER)
+    found = by_profile([stock_of([many], [], driver=DRIVER)])
     assert len(found) == 64
     assert found[0] == ProfileCapacity(profile="p000", total=1, allocated=0)
+
+
+def test_what_several_nodes_have_is_added_up() -> None:
+    here, there = (("1g", 2, 1), ("3g", 1, 0)), (("1g", 4, 0),)
+    found = [(c.profile, c.total, c.allocated) for c in by_profile([here, there, here])]
+    assert found == [("1g", 8, 2), ("3g", 2, 0)]

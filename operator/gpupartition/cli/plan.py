@@ -21,7 +21,7 @@ from gpupartition.controller.occupants import Occupants
 from gpupartition.controller.probe import Probe
 from gpupartition.controller.records import DRIVERS, POLICIES
 from gpupartition.controller.refusals import Refusals
-from gpupartition.controller.scope import Absence, Scope, read_scope
+from gpupartition.controller.scope import Absence, Scope, Standings, read_scope
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.controller.world import Reader
 from gpupartition.domain.backend import Refused
@@ -148,7 +148,7 @@ async def foresee(
     gc.freeze()  # what was read stays; looking through it for garbage again and again took a fifth of the time
     intents = Intents(caches, Probe(client, dry_runs=False))
     absence = Absence(noticed=settings.limits.not_ready, ignored=settings.ignore_not_ready)
-    ledger = Ledger(client, caches, absence=absence)
+    ledger = Ledger(client, caches, Standings(caches, absence))
     reader = Reader(client, caches, intents, Stopwatch(), settings.limits)
     occupants = Occupants(client, Refusals(), namespace=settings.namespace)
     forecast = Forecast(caches, reader, ledger, absence=absence, occupants=occupants)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -40,6 +40,12 @@ class Driver:
     taint_rules: Kind | None = None
     quiesce: Way = "DeviceTaint"
     problems: tuple[Problem, ...] = ()
+    # What compiling depends on, as far as all nodes share it.
+    key: tuple[Any, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        generations = tuple((d["metadata"]["uid"], d["metadata"].get("generation")) for d in self.cluster.daemon_sets)
+        object.__setattr__(self, "key", (self.uid, self.spec.model_dump_json(), generations))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +213,6 @@ class Intents:
 
     @staticmethod
     def _key(driver: Driver, policy: Policy, node: Mapping[str, Any]) -> tuple[Any, ...]:
-        generations = tuple((d["metadata"]["uid"], d["metadata"].get("generation")) for d in driver.cluster.daemon_sets)
         inventory = driver.spec.publish.inventory.node_labels if driver.spec.publish else None
         own = (
             tuple(labels(node).get(k) for k in (inventory.count, inventory.product, inventory.memory))
@@ -215,7 +220,7 @@ class Intents:
             else ()
         )
         name = node["metadata"]["name"] if inventory else ""
-        return driver.uid, driver.spec.model_dump_json(), policy.uid, policy.generation, generations, own, name
+        return *driver.key, policy.uid, policy.generation, own, name
 
 
 def revert(original: Assigned | None) -> Config | None:

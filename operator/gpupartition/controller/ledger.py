@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from gpupartition.api.v1alpha1 import DriftBrake, DriverStatus, Grant, OnFailure, Purpose
 from gpupartition.controller.caches import Caches, condition
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, dump, new_record
-from gpupartition.controller.scope import Absence, Scope, is_ignored, ledger_of, standing
+from gpupartition.controller.scope import Absence, Scope, Standings, is_ignored, ledger_of
 from gpupartition.controller.world import grant_of
 from gpupartition.domain.admission import Admission, Rules, admit, resolve
 from gpupartition.domain.drift import brake, brake_message
@@ -29,10 +29,11 @@ PinFirst = Callable[[Scope], Awaitable[None]]
 class Ledger:
     """Gives grants out and takes them back."""
 
-    def __init__(self, client: Client, caches: Caches, *, absence: Absence) -> None:
+    def __init__(self, client: Client, caches: Caches, standings: Standings) -> None:
         self._client = client
         self._caches = caches
-        self._absence = absence
+        self._standings = standings
+        self._absence = standings.absence
 
     def decide(
         self, scope: Scope, records: dict[str, Record], ledger: list[Grant], everybody: Iterable[Record]
@@ -43,10 +44,10 @@ class Ledger:
             return Admission()
         if scope.problems and not scope.stopped and not policy.deleting:
             return Admission()
-        nodes = [
-            standing(scope, name, record, self._caches.nodes.get(name), absence=self._absence)
-            for name, record in sorted(records.items())
-        ]
+        bodies = self._caches.nodes
+        nodes = self._standings.of(
+            scope, ((name, record, bodies.get(name)) for name, record in sorted(records.items()))
+        )
         of_driver = [r for r in everybody if r.spec.driver == scope.driver.name]
         rules = self.rules(scope, records, of_driver)
         others = self.others(scope, of_driver, ledger)

@@ -28,7 +28,7 @@ from gpupartition.controller.policy import PolicyLoop
 from gpupartition.controller.probe import Probe
 from gpupartition.controller.records import DRIVERS, POLICIES
 from gpupartition.controller.refusals import Refusals
-from gpupartition.controller.scope import Absence
+from gpupartition.controller.scope import Absence, Standings
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.controller.summary import Summary
 from gpupartition.controller.world import Reader
@@ -80,11 +80,12 @@ class Operator:
         intents = Intents(self._caches, probe)
         recorder, watches, refusals = Recorder(client), Stopwatch(), Refusals()
         absence = Absence(noticed=settings.limits.not_ready, ignored=settings.ignore_not_ready)
-        ledger = Ledger(client, self._caches, absence=absence)
+        standings = Standings(self._caches, absence)
+        ledger = Ledger(client, self._caches, standings)
         occupants = Occupants(client, refusals, namespace=settings.namespace)
         reader = Reader(client, self._caches, intents, watches, settings.limits, occupants=occupants)
         forecast = Forecast(self._caches, reader, ledger, absence=absence)
-        summary = Summary(client, self._caches, recorder, settings, Observer(forecast), self._kinds.policies)
+        summary = Summary(client, self._caches, standings, recorder, settings, Observer(forecast), self._kinds.policies)
         self._node_loop = NodeLoop(
             client,
             self._caches,

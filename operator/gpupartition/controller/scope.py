@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -9,6 +10,7 @@ from gpupartition.api.v1alpha1 import DrainMode, DriverStatus, Grant, NodeStateS
 from gpupartition.controller.caches import Caches, condition
 from gpupartition.controller.intent import Driver, Intent, Intents, Policy, labels
 from gpupartition.controller.records import Record
+from gpupartition.controller.remembered import Remembered
 from gpupartition.domain.admission import Standing
 from gpupartition.domain.backend import Problem, Turn
 from gpupartition.domain.others import at_work, skips
@@ -112,6 +114,32 @@ def read_scope(
         problems=tuple(problems),
         records=records,
     )
+
+
+class Standings:
+    """Where the nodes of policies stand; remembered for each until something about it changes."""
+
+    def __init__(self, caches: Caches, absence: Absence) -> None:
+        self.absence = absence
+        self._caches = caches
+        self._known: Remembered[Standing] = Remembered()
+
+    def of(self, scope: Scope, nodes: Iterable[tuple[str, Record | None, Object | None]]) -> list[Standing]:
+        """Where each of these nodes stands, by its name, its record and the Node."""
+        policy = scope.policy
+        facts = (policy.spec, policy.retry, policy.deleting, policy.status.first_accepted_at)
+        common = self._known.common(policy.name, facts, nodes=len(self._caches.nodes.values()))
+        return [self._of(scope, name, record, node, common) for name, record, node in nodes]
+
+    def _of(self, scope: Scope, name: str, record: Record | None, node: Object | None, common: object) -> Standing:
+        def make() -> Standing:
+            return standing(scope, name, record, node, absence=self.absence)
+
+        if node is None or condition(node, "Ready") != "True":
+            return make()  # that depends on the time
+        intent = scope.intents.get(name)
+        wanted = intent.wanted if intent is not None else None
+        return self._known.of(name, (common, record, node, wanted, intent is None, name in scope.nodes), make)
 
 
 def standing(scope: Scope, name: str, record: Record | None, node: Object | None, *, absence: Absence) -> Standing:

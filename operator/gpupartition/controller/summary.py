@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from gpupartition.api.v1alpha1 import Condition, Grant, Phase, PolicyStatus, ProfileCapacity
+from gpupartition.api.v1alpha1 import Condition, Grant, Phase, PolicyStatus
 from gpupartition.controller.caches import Caches
+from gpupartition.controller.census import Census
 from gpupartition.controller.events import Recorder
 from gpupartition.controller.forecast import Observer
 from gpupartition.controller.intent import Policy, revision
 from gpupartition.controller.metrics import IN_FLIGHT, NODES
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, dump
-from gpupartition.controller.scope import Absence, Scope, ledger_of, standing
+from gpupartition.controller.scope import Scope, Standings, ledger_of
 from gpupartition.domain.admission import Admission
 from gpupartition.domain.backend import NodeFacts, Problem
-from gpupartition.domain.capacity import by_profile
 from gpupartition.domain.conditions import Rollout, patience_ends, summarise, verdict
 from gpupartition.domain.lifecycle import DEGRADED
 from gpupartition.domain.outlook import sentence
@@ -43,18 +43,19 @@ class Summary:
         self,
         client: Client,
         caches: Caches,
+        standings: Standings,
         recorder: Recorder,
         settings: Settings,
         observer: Observer,
         policies: dict[str, Object],
     ) -> None:
         self._client = client
-        self._caches = caches
+        self._census = Census(caches)
+        self._standings = standings
         self._recorder = recorder
         self._settings = settings
         self._observer = observer
         self._policies = policies
-        self._absence = Absence(noticed=settings.limits.not_ready, ignored=settings.ignore_not_ready)
         self._written: dict[str, datetime] = {}
 
     async def refuse(self, body: Object, policy: Policy, problems: Sequence[Problem]) -> timedelta | None:
@@ -71,9 +72,7 @@ class Summary:
         policy = scope.policy
         ledger = ledger_of(scope.driver_body)
         granted = frozenset(g.node for g in ledger if g.node in scope.nodes) | frozenset(admission.grants)
-        nodes = [
-            standing(scope, n, scope.records.get(n), node, absence=self._absence) for n, node in scope.nodes.items()
-        ]
+        nodes = self._standings.of(scope, ((n, scope.records.get(n), node) for n, node in scope.nodes.items()))
         outlook, look_again = await self._outlook(scope)
         rollout = Rollout(
             spec=policy.spec,
@@ -83,9 +82,7 @@ class Summary:
             problems=() if scope.stopped else scope.problems,
             conflicts=scope.contested,
             rivals=scope.rivals,
-            would_change=outlook.changing
-            if outlook
-            else sum(not self._has(scope, n, node) for n, node in scope.nodes.items()),
+            would_change=outlook.changing if outlook else self._census.would_change(scope),
             outlook=sentence(outlook) if outlook else "",
             granted=granted,
             deleting=policy.deleting,
@@ -98,7 +95,7 @@ class Summary:
             generation=policy.generation,
             now=now,
             revision=revision([i.wanted.fingerprint for i in scope.intents.values() if i.wanted]),
-            capacity=self._capacity(scope),
+            capacity=self._census.capacity(scope),
         )
         status = sum_up(rollout)
         said_before = _is_ready(policy.status) and policy.status.observed_generation == policy.generation
@@ -172,28 +169,6 @@ class Summary:
                 astray.append(name)
         return tuple(astray)
 
-    def _has(self, scope: Scope, name: str, node: Object) -> bool:
-        """Whether a node publishes and runs what is wanted, as far as the caches know."""
-        intent, record, driver = scope.intents.get(name), scope.records.get(name), scope.driver
-        if intent is None or intent.wanted is None:
-            return False
-        if record is not None and record.state.phase is Phase.UP_TO_DATE:
-            target = record.state.target
-            return target is not None and target.fingerprint == intent.wanted.fingerprint
-        slices = [s for s in self._caches.slices.by("node", name) if s["spec"]["driver"] == driver.driver_name]
-        pods = self._caches.pods(driver.backend.namespace(driver.spec), name)
-        seen = driver.backend.observe(driver.spec, NodeFacts(node=node, slices=slices, pods=pods), driver.cluster)
-        return seen.running == intent.wanted.fingerprint and seen.pool.equals(intent.wanted.pool)
-
-    def _capacity(self, scope: Scope) -> list[ProfileCapacity]:
-        driver = scope.driver
-        slices: list[Object] = []
-        claims: list[Object] = []
-        for name in scope.nodes:
-            slices += [s for s in self._caches.slices.by("node", name) if s["spec"]["driver"] == driver.driver_name]
-            claims += self._caches.claims.by("pool", driver.backend.pool_name(driver.spec, name))
-        return by_profile(slices, claims, driver=driver.driver_name)
-
 
 def sooner(again: timedelta | None, at: datetime | None) -> timedelta | None:
     """When to look again, if something is over by itself at `at`: no event tells."""
@@ -204,9 +179,9 @@ def sooner(again: timedelta | None, at: datetime | None) -> timedelta | None:
 
 
 def _measure(scope: Scope, ledger: Sequence[Grant]) -> None:
+    phases = Counter(r.state.phase for r in scope.records.values())
     for phase in Phase:
-        number = sum(r.state.phase is phase for r in scope.records.values())
-        NODES.labels(policy=scope.policy.name, phase=phase).set(number)
+        NODES.labels(policy=scope.policy.name, phase=phase).set(phases[phase])
     IN_FLIGHT.labels(driver=scope.driver.name).set(len(ledger))
 
 

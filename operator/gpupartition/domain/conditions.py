@@ -290,7 +290,10 @@ def failures(rollout: Rollout) -> list[FailedNode]:
 def blockers(rollout: Rollout) -> list[Blocker]:
     """Who is in the way, longest first."""
     found = [
-        b for n in rollout.nodes if not n.at_target for b in rollout.records.get(n.node, NodeStateStatus()).blockers
+        b
+        for n in rollout.nodes
+        if not n.at_target and n.node in rollout.records
+        for b in rollout.records[n.node].blockers
     ]
     return sorted(found, key=lambda b: (b.since is None, b.since, b.node, b.claim, b.device))
 

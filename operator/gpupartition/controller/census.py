@@ -1,0 +1,68 @@
+"""What the nodes of a policy publish, counted at each look at it, and read only where something has changed."""
+
+from __future__ import annotations
+
+from gpupartition.api.v1alpha1 import Phase, ProfileCapacity
+from gpupartition.controller.caches import Caches
+from gpupartition.controller.intent import Driver
+from gpupartition.controller.remembered import Remembered
+from gpupartition.controller.scope import Scope
+from gpupartition.domain.backend import Config, NodeFacts
+from gpupartition.domain.capacity import Stock, by_profile, stock_of
+from gpupartition.kube import Object
+
+
+class Census:
+    """Counts from the copies."""
+
+    def __init__(self, caches: Caches) -> None:
+        self._caches = caches
+        self._stocks: Remembered[Stock] = Remembered()
+        self._runs: Remembered[bool] = Remembered()
+
+    def capacity(self, scope: Scope) -> list[ProfileCapacity]:
+        """Devices of each profile on the policy's nodes."""
+        driver, caches = scope.driver, self._caches
+        common = self._stocks.common(driver.name, driver.driver_name, nodes=len(caches.nodes.values()))
+
+        def look(node: str) -> Stock:
+            slices = tuple(caches.slices.by("node", node))
+            claims = tuple(caches.claims.by("pool", driver.backend.pool_name(driver.spec, node)))
+            return self._stocks.of(node, (common, *slices, *claims), lambda: _stock(driver, slices, claims))
+
+        return by_profile(map(look, scope.nodes))
+
+    def would_change(self, scope: Scope) -> int:
+        """How many of the policy's nodes do not have what is wanted, as far as the copies know."""
+        driver = scope.driver
+        facts = (driver.spec, driver.driver_name, driver.cluster)
+        common = self._runs.common(driver.name, facts, nodes=len(self._caches.nodes.values()))
+        return sum(not self._has(scope, name, node, common) for name, node in scope.nodes.items())
+
+    def _has(self, scope: Scope, name: str, node: Object, common: object) -> bool:
+        intent, record, driver = scope.intents.get(name), scope.records.get(name), scope.driver
+        wanted = intent.wanted if intent is not None else None
+        if wanted is None:
+            return False
+        if record is not None and record.state.phase is Phase.UP_TO_DATE:
+            target = record.state.target
+            return target is not None and target.fingerprint == wanted.fingerprint
+        slices = tuple(self._caches.slices.by("node", name))
+        pods = self._caches.pods(driver.backend.namespace(driver.spec), name)
+        objects = (common, wanted, node, *slices, *pods)
+        return self._runs.of(name, objects, lambda: _has(driver, wanted, node, slices, pods))
+
+
+def _stock(driver: Driver, slices: tuple[Object, ...], claims: tuple[Object, ...]) -> Stock:
+    return stock_of(_of_driver(driver, slices), claims, driver=driver.driver_name)
+
+
+def _has(driver: Driver, wanted: Config, node: Object, slices: tuple[Object, ...], pods: list[Object]) -> bool:
+    """Whether a node publishes and runs what is wanted."""
+    facts = NodeFacts(node=node, slices=_of_driver(driver, slices), pods=pods)
+    seen = driver.backend.observe(driver.spec, facts, driver.cluster)
+    return seen.running == wanted.fingerprint and seen.pool.equals(wanted.pool)
+
+
+def _of_driver(driver: Driver, slices: tuple[Object, ...]) -> list[Object]:
+    return [s for s in slices if s["spec"]["driver"] == driver.driver_name]
