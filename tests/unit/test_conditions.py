@@ -12,7 +12,8 @@ from tests.unit.worlds import HALVES, T0
 from gpupartition.api.v1alpha1 import Assigned, Blocker, Condition, NodeStateStatus, Phase, PolicySpec, PolicyStatus
 from gpupartition.domain.admission import Admission, Standing
 from gpupartition.domain.backend import Problem
-from gpupartition.domain.conditions import Rollout, summarise
+from gpupartition.domain.conditions import summarise
+from gpupartition.domain.rollout import Rollout
 from gpupartition.domain.world import AT_REST
 
 LATER: Final = T0 + timedelta(minutes=5)

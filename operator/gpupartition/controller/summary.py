@@ -21,11 +21,13 @@ from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Reco
 from gpupartition.controller.scope import Scope, Standings, ledger_of
 from gpupartition.domain.admission import Admission
 from gpupartition.domain.backend import NodeFacts, Problem
-from gpupartition.domain.conditions import Rollout, patience_ends, summarise, verdict
+from gpupartition.domain.conditions import summarise, verdict
 from gpupartition.domain.lifecycle import DEGRADED
 from gpupartition.domain.outlook import sentence
+from gpupartition.domain.patience import patience_ends
 from gpupartition.domain.plan import Plan
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.rollout import Rollout
 from gpupartition.kube import RESOURCE_SLICES, Client, Conflict, NotFound, Object
 from gpupartition.settings import Settings
 

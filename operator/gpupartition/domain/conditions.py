@@ -6,26 +6,20 @@ Stalled is what Helm and Flux print, so it names the node and the cause.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Iterable
+from datetime import datetime
 from typing import Final
 
 from gpupartition.api.v1alpha1 import (
     Blocker,
     Condition,
-    FailedNode,
-    NodeCounts,
-    NodeStateStatus,
     Phase,
-    PolicySpec,
     PolicyStatus,
     ProfileCapacity,
 )
-from gpupartition.domain import windows
-from gpupartition.domain.admission import Admission, Standing, paused_until
-from gpupartition.domain.backend import Problem
 from gpupartition.domain.drift import brake, is_drifting
+from gpupartition.domain.patience import out_of_patience, patience_ends
+from gpupartition.domain.rollout import Rollout, Verdict, blockers, count, failures, in_words
 from gpupartition.domain.world import AT_REST
 
 # While nodes are left and one of these is the reason, the roll-out goes on by itself.
@@ -36,38 +30,6 @@ REFUSED: Final = frozenset({"EvictionBlocked", "EvictionForbidden"})
 WAITING: Final = GOING_ON - {"RollingOut"}
 
 SHOWN: Final = 10  # blockers and failed nodes in a status; more is what `kubectl get gpn` is for
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What a policy's conditions say. `ready` None: the condition is absent."""
-
-    ready: bool
-    reason: str
-    message: str
-    reconciling: bool = False
-    stalled: bool = False
-    accepted: bool | None = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rollout:
-    """Everything about a policy's nodes that its status is made of."""
-
-    spec: PolicySpec | None  # None: it cannot even be read
-    nodes: Sequence[Standing]
-    records: Mapping[str, NodeStateStatus]
-    admission: Admission
-    problems: Sequence[Problem] = ()
-    conflicts: Sequence[str] = ()
-    rivals: Sequence[str] = ()  # the policies that have them, or want them as much
-    would_change: int = 0
-    outlook: str = ""  # what a policy that observes would do
-    granted: frozenset[str] = frozenset()
-    astray: Sequence[str] = ()  # verified nodes that publish something else by now
-    deleting: bool = False
-    limit: int = 0
-    accept_drift: str = ""  # the value of the annotation by which people accept that many nodes have drifted
 
 
 def verdict(rollout: Rollout) -> Verdict:
@@ -107,7 +69,7 @@ def verdict(rollout: Rollout) -> Verdict:
     if refused is not None:
         waiting = refused.reason
     message = (
-        (f"node {refused.node} waits for {_in_words(refused)}" if refused else "")
+        (f"node {refused.node} waits for {in_words(refused)}" if refused else "")
         or admission.message
         or f"{counts.up_to_date} of {counts.matched} nodes are verified, {counts.in_progress} in progress"
     )
@@ -198,106 +160,6 @@ def _refused_eviction(rollout: Rollout) -> Blocker | None:
     return refused[min(refused)] if refused and moving == set(refused) else None
 
 
-def _in_words(blocker: Blocker) -> str:
-    by = f" of pod {blocker.pod}" if blocker.pod else ""
-    budgets = f", whose eviction is refused by PodDisruptionBudget {blocker.pdb}" if blocker.pdb else ""
-    return f"claim {blocker.claim}{by}{budgets}"
-
-
-def patience_ends(
-    rollout: Rollout, said: Verdict, *, before: PolicyStatus, generation: int, now: datetime
-) -> datetime | None:
-    """When the progress deadline is over; None where there is none, or where nothing is to move now.
-
-    Time counts from the last move, and only while something should move: not before this generation was accepted, the roll-out was resumed,
-    the window was opened and the pause between two nodes was over.
-    """
-    spec = rollout.spec
-    if spec is None or not spec.rollout.progress_deadline_seconds or not said.reconciling:
-        return None
-    if said.reason in {"Terminating", "OutsideWindow"}:
-        return None
-    resumed = next((c.last_transition_time for c in before.conditions if c.type == "Reconciling"), None)
-    was_late = any(
-        c.type == "Stalled" and c.reason in {"ProgressDeadlineExceeded", "Conflict"} for c in before.conditions
-    )
-    anew = before.observed_generation != generation or (resumed is None and not was_late)
-    times = [
-        now if anew else before.accepted_at,
-        resumed,
-        windows.opened(spec.rollout.windows, now),
-        paused_until(rollout.nodes, timedelta(seconds=spec.rollout.pause_between_seconds)),
-        *(record.since for record in rollout.records.values() if _moved(record)),
-    ]
-    return max(at for at in times if at is not None) + timedelta(seconds=spec.rollout.progress_deadline_seconds)
-
-
-def _moved(record: NodeStateStatus) -> bool:
-    """Whether a node's last change was a move. One that was given up and begins again has not moved until it gets further."""
-    beginnings = {Phase.PENDING, Phase.ADMITTED, Phase.QUIESCING, Phase.DRAINING, Phase.ABORTING}
-    return not (record.attempts and record.phase in beginnings)
-
-
-def _out_of_patience(rollout: Rollout, said: Verdict) -> Verdict:
-    assert rollout.spec is not None, rollout
-    seconds = rollout.spec.rollout.progress_deadline_seconds
-    reason = said.reason if said.reason == "Conflict" else "ProgressDeadlineExceeded"
-    message = f"nothing has moved for {seconds} s (spec.rollout.progressDeadlineSeconds): {_waits_for(rollout, said)}"
-    return Verdict(ready=False, reason=reason, message=message, stalled=True)
-
-
-def _waits_for(rollout: Rollout, said: Verdict) -> str:
-    """What a roll-out waits for, and which node."""
-    if said.reason == "Conflict":
-        return said.message
-    moving = sorted(n.node for n in rollout.nodes if n.in_flight and n.phase is not Phase.FAILED)
-    for blocker in blockers(rollout):
-        if not moving or blocker.node in moving:
-            return f"node {blocker.node} waits for {_in_words(blocker)}"
-    if moving:
-        record = rollout.records[moving[0]]
-        return f"node {moving[0]} is {record.phase}" + (f": {record.message}" if record.message else "")
-    return said.message
-
-
-def count(rollout: Rollout) -> NodeCounts:
-    """How many nodes are where."""
-    nodes, records = rollout.nodes, rollout.records
-    return NodeCounts(
-        matched=len(nodes) + len(rollout.conflicts),
-        up_to_date=sum(n.at_target for n in nodes),
-        in_progress=sum(n.in_flight and n.phase is not Phase.FAILED for n in nodes),
-        pending=sum(n.phase is Phase.PENDING and not n.at_target and n.node in records for n in nodes),
-        blocked=sum(n.holders > 0 and n.phase in {Phase.PENDING, Phase.DRAINING} and not n.at_target for n in nodes),
-        failed=sum(n.halted for n in nodes),
-        skipped=sum(n.phase is Phase.SKIPPED for n in nodes),
-        unavailable=sum(
-            (n.in_flight or n.node in rollout.granted or n.away) and not (n.initial or n.forgotten) for n in nodes
-        ),
-        would_change=rollout.would_change,
-    )
-
-
-def failures(rollout: Rollout) -> list[FailedNode]:
-    """Nodes that failed with the present target, by name."""
-    halted = sorted(n.node for n in rollout.nodes if n.halted)
-    return [
-        FailedNode(node=n, reason=r.reason or str(r.phase), message=r.message, since=r.since)
-        for n, r in ((n, rollout.records[n]) for n in halted)
-    ]
-
-
-def blockers(rollout: Rollout) -> list[Blocker]:
-    """Who is in the way, longest first."""
-    found = [
-        b
-        for n in rollout.nodes
-        if not n.at_target and n.node in rollout.records
-        for b in rollout.records[n.node].blockers
-    ]
-    return sorted(found, key=lambda b: (b.since is None, b.since, b.node, b.claim, b.device))
-
-
 def summarise(
     rollout: Rollout,
     *,
@@ -311,7 +173,7 @@ def summarise(
     said = verdict(rollout)
     due = patience_ends(rollout, said, before=before, generation=generation, now=now)
     if due is not None and due <= now:
-        said = _out_of_patience(rollout, said)
+        said = out_of_patience(rollout, said)
     counts = count(rollout)
     conditions = {c.type: c for c in before.conditions}
 
