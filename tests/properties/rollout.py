@@ -99,15 +99,30 @@ class Rollout:
 
     def steps(self, state: State) -> Iterator[Step]:
         """Everything that may happen next."""
-        for n in range(self.nodes):
-            yield from self._surroundings(state, n)
-        yield from self._user(state)
+        yield from self.around(state)
         for i, write in enumerate(state.late):
             rest = state._replace(late=state.late[:i] + state.late[i + 1 :])
             yield Step(f"a worker dies before {write.kind} n{write.node}", rest)
-            yield from self._looked(rest, write) if write.kind == "look" else (self._done(rest, write),)
+            yield from self._looked(rest, write) if write.kind == "look" else (self.done(rest, write),)
         if len(state.late) < self.workers:
-            yield from self._readings(state)
+            yield from self.readings(state)
+
+    def around(self, state: State) -> Iterator[Step]:
+        """What may happen whatever the operator does."""
+        for n in range(self.nodes):
+            yield from self._surroundings(state, n)
+        yield from self._user(state)
+
+    def readings(self, state: State) -> Iterator[Step]:
+        """What workers may read now, each with the write that it then wants."""
+        careless: set[str] = CARELESS.get(self.bug, set())
+        for what, proven, false in self._decisions(state):
+            write = proven
+            if proven.kind in careless:
+                write = proven._replace(on="")
+            elif self.bug == BY_UID and proven.kind == "delete":
+                write = proven._replace(on=f"U{proven.node}")
+            yield Step(what, state._replace(late=tuple(sorted((*state.late, write), key=in_order))), false)
 
     # ------------------------------------------------------------------------------------------------------- all but the operator
 
@@ -221,16 +236,6 @@ class Rollout:
             yield Step("the user deletes the policy", void(deleted, "P"), helps=False)
 
     # ---------------------------------------------------------------------------------------------------------------- the operator
-
-    def _readings(self, state: State) -> Iterator[Step]:
-        careless: set[str] = CARELESS.get(self.bug, set())
-        for what, proven, false in self._decisions(state):
-            write = proven
-            if proven.kind in careless:
-                write = proven._replace(on="")
-            elif self.bug == BY_UID and proven.kind == "delete":
-                write = proven._replace(on=f"U{proven.node}")
-            yield Step(what, state._replace(late=tuple(sorted((*state.late, write), key=in_order))), false)
 
     def _decisions(self, state: State) -> Iterator[tuple[str, Write, str]]:
         for n, node in enumerate(state.nodes):
@@ -443,7 +448,8 @@ class Rollout:
             for i, n in enumerate(state.nodes)
         )
 
-    def _done(self, state: State, write: Write) -> Step:  # noqa: C901, PLR0911, PLR0912  (one case for each kind of write)
+    def done(self, state: State, write: Write) -> Step:  # noqa: C901, PLR0911, PLR0912  (one case for each kind of write)
+        """The write reaches the server, and its proof holds."""
         n, what = write.node, f"n{write.node}: written: {write.kind}" if write.node >= 0 else f"written: {write.kind}"
         node = state.nodes[n] if n >= 0 else Node()
         own = "" if write.token == node.taken else "3"

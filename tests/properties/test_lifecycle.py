@@ -8,10 +8,10 @@ from typing import Final
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.properties.invariants import broken, false_success, quiet
 from tests.properties.rollout import Rollout
 from tests.properties.search import explore
 from tests.properties.state import State, renamed
+from tests.properties.stories import broken_by, calm_down
 
 MOST: Final = 80_000  # more states than any of these clusters has; who sees this many has found a way to grow for ever
 
@@ -157,99 +157,28 @@ def walk(rollout: Rollout, choices: list[int]) -> tuple[State, list[str]]:
         step = ways[choice % len(ways)]
         story.append(step.what)
         state = renamed(step.state)
-        violated = f"{step.broken} {broken(state)}".split()
+        violated = broken_by(rollout, step._replace(state=state))
         assert not violated, f"{violated} is broken:\n" + "\n".join(story)
-        assert not false_success(state, rollout.path), "Ready is said too early:\n" + "\n".join(story)
     return state, story
+
+
+ALL_AT_ONCE: Final = Rollout(
+    nodes=2,
+    path=(1, 2, 1),
+    failures=2,
+    departures=1,
+    reboots=1,
+    pauses=2,
+    hands=1,
+    leavings=2,
+    deletion=True,
+    reverts=True,
+)
 
 
 @settings(derandomize=True, max_examples=60, deadline=None, database=None)
 @given(st.lists(st.integers(0, 2**16), min_size=40, max_size=160))
 def test_whatever_happens_to_two_nodes_nothing_is_broken_and_they_come_to_rest(choices: list[int]) -> None:
-    rollout = Rollout(nodes=2, path=(1, 2, 1), failures=2, departures=1, deletion=True)
-    state, story = walk(rollout, choices)
-    alone = replace(rollout, workers=1)
-    state = state._replace(late=())
-    for turn in range(3000):
-        if quiet(state):
-            return
-        ways = [s for s in alone.steps(state) if s.helps and "dies" not in s.what]
-        state = renamed(ways[turn * 7919 % len(ways)].state)
-        assert not broken(state)
-    raise AssertionError("they never come to rest after:\n" + "\n".join(story))
-
-
-# ------------------------------------------------------------------------------------------------ a whole roll-out, cut after any write
-
-
-def play(rollout: Rollout, *, dies_after: int = -1) -> tuple[State, list[str]]:
-    """One operator takes its time; it is replaced, forgetting everything, after so many writes. Returns the end and what was written."""
-    state, writes = renamed(rollout.initial()), list[str]()
-    for _ in range(1000):
-        ways = [s for s in rollout.steps(state) if s.helps and "dies" not in s.what]
-        if not ways:
-            return state, writes
-        step = ways[0]
-        state = renamed(step.state)
-        assert not step.broken
-        assert not broken(state)
-        if ": written: " in step.what or step.what.startswith("written: "):
-            writes.append(step.what.replace("written: ", ""))
-        if len(writes) == dies_after and state.late:
-            state, dies_after = state._replace(late=()), -1
-    raise AssertionError("it never ends:\n" + "\n".join(writes))
-
-
-ONE: Final = Rollout(workers=1, patient=True)
-TWO: Final = Rollout(workers=1, patient=True, nodes=2)
-STORY: Final = """
-n0: new record
-n0: record Pending
-admit (0,)
-n0: record Admitted
-n0: record Quiescing
-n0: create
-n0: activate
-n0: record Draining
-n0: record Applying
-n0: patch: layout 1
-n0: record Verifying
-n0: record Releasing
-n0: delete
-n0: record UpToDate
-n0: give back
-n0: record UpToDate
-ready
-"""
-
-
-def test_a_roll_out_is_this_story() -> None:
-    end, writes = play(ONE)
-    assert writes == STORY.split("\n")[1:-1]
-    assert quiet(end)
-    assert end.ready
-
-
-def test_a_roll_out_by_cordon_is_the_same_story_with_one_write_fewer() -> None:
-    instead = {
-        "n0: create": [],
-        "n0: activate": ["n0: patch: layout 0, cordon True"],
-        "n0: delete": ["n0: patch: layout 1, cordon False"],
-    }
-    writes = play(replace(ONE, quiesce="Cordon"))[1]
-    assert writes == [line for each in STORY.split("\n")[1:-1] for line in instead.get(each, [each])]
-
-
-def test_two_nodes_are_the_same_story_one_after_the_other() -> None:
-    writes = play(TWO)[1]
-    assert [w.removeprefix("n1: ") for w in writes if w.startswith("n1: ")] == [
-        w.removeprefix("n0: ") for w in writes if w.startswith("n0: ")
-    ]
-    assert writes.index("n0: give back") < writes.index("admit (1,)")
-
-
-@pytest.mark.parametrize("rollout", [ONE, TWO, replace(ONE, quiesce="Cordon")], ids=["one node", "two nodes", "cordon"])
-def test_a_roll_out_ends_the_same_when_the_operator_dies_at_any_moment(rollout: Rollout) -> None:
-    end, writes = play(rollout)
-    for cut in range(len(writes) + 1):
-        assert play(rollout, dies_after=cut) == (end, writes), f"died after {writes[:cut][-1:]}"
+    state, story = walk(ALL_AT_ONCE, choices)
+    _, violated = calm_down(ALL_AT_ONCE, state)
+    assert not violated, f"{violated} is broken after:\n" + "\n".join(story)
