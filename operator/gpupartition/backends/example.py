@@ -104,7 +104,7 @@ class ExampleDriver:
             expected = published(plugin.settings(template))
         except Unreadable as unreadable:
             raise Refused(_unreadable_way_back(facts, unreadable)) from unreadable
-        seen = _pool(facts)
+        seen = facts.pool(facts.name)
         pool = seen if seen.usable and seen.devices else expected
         if lasting and assignment is None:
             return Config(fingerprint=fingerprint.short(now), assignment=None, pool=pool)
@@ -119,7 +119,7 @@ class ExampleDriver:
         template = running_template(pod, cluster)
         complaint = why_not_ready(base, facts, assignment, cluster)
         ready = not complaint
-        pool = _pool(facts)
+        pool = facts.pool(facts.name)
         return Observation(
             assignment=assignment,
             step=_step(facts.node),
@@ -240,10 +240,6 @@ def _lost_gpus(template: Mapping[str, Any] | None, pool: Pool) -> int:
         return max(0, plugin.settings(template).gpus - len(pool.gpus))
     except Unreadable:
         return 0
-
-
-def _pool(facts: NodeFacts) -> Pool:
-    return Pool.read(s for s in facts.slices if s["spec"]["pool"]["name"] == facts.name)
 
 
 def _assignment(node: Object) -> str | None:

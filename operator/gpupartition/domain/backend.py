@@ -59,11 +59,18 @@ class NodeFacts:
     node: Object
     slices: Sequence[Object] = ()
     pods: Sequence[Object] = ()
+    _pools: dict[str, Pool] = field(default_factory=dict, init=False, repr=False, compare=False)  # once read
 
     @property
     def name(self) -> str:
         """The node's name."""
         return str(self.node["metadata"]["name"])
+
+    def pool(self, name: str) -> Pool:
+        """The pool of this name, as the slices have it."""
+        if name not in self._pools:
+            self._pools[name] = Pool.read(s for s in self.slices if s["spec"]["pool"]["name"] == name)
+        return self._pools[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -164,17 +164,18 @@ class _Course:
         queued = {s.node for s in queue}
         blocked = [n for n, s in self._first.items() if s.blocked and s.ready and n not in self._moving]
         self._done = {n for n, s in self._first.items() if _done(s)}
-        self._others = {n: s for n, s in self._first.items() if n not in queued | self._done | set(blocked[1:])}
+        left_out = queued | self._done | set(blocked[1:])
+        self._others = {n: s for n, s in self._first.items() if n not in left_out}
 
     def begin(self, wave: int, ledger: Sequence[Grant]) -> list[Grant]:
         """Grants for those that admission chooses now."""
         admission = Admission() if self.lane.refused else self._admit(ledger)
-        chosen = admission.nodes
+        chosen, grants = admission.nodes, admission.grants
         self._waves |= dict.fromkeys(chosen, wave)
         for name in chosen:
             self._taken[name in admission.initial] += 1
         self._moving |= set(chosen)
-        return [self._grant(name, wave, admission.grants[name]) for name in chosen]
+        return [self._grant(name, wave, grants[name]) for name in chosen]
 
     def _admit(self, ledger: Sequence[Grant]) -> Admission:
         """Ask admission about as many nodes as can matter to its choice, or thousands one by one would take hours.
