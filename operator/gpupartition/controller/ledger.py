@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from gpupartition.api.v1alpha1 import DriftBrake, DriverStatus, Grant, OnFailure, Purpose
 from gpupartition.controller.caches import Caches, condition
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, dump, new_record
-from gpupartition.controller.scope import Absence, Scope, Standings, is_ignored, ledger_of
+from gpupartition.controller.scope import Scope, Standings, is_ignored, ledger_of
 from gpupartition.controller.world import grant_of
 from gpupartition.domain.admission import Admission, Rules, admit, resolve
 from gpupartition.domain.drift import brake, brake_message
@@ -60,15 +60,14 @@ class Ledger:
         assert policy.spec is not None, policy
         absence = self._absence.of(policy)
         matched = len(scope.nodes) or len(records)
-        counted = len(scope.nodes or records) - self._ignored(scope.nodes or records, absence)
         everybody = {r.name for r in of_driver} | set(records)
+        ignored = {n for n in everybody.union(scope.nodes) if is_ignored(self._caches.nodes.get(n), absence)}
+        counted = len((scope.nodes or records).keys() - ignored)
         rollout, now = policy.spec.rollout, datetime.now(UTC)
         spans = () if policy.problems else rollout.windows
         return Rules(
             max_unavailable=resolve(rollout.max_unavailable, counted),
-            driver_max_unavailable=resolve(
-                scope.driver.spec.max_unavailable, len(everybody) - self._ignored(everybody, absence)
-            ),
+            driver_max_unavailable=resolve(scope.driver.spec.max_unavailable, len(everybody - ignored)),
             max_initializing=resolve(rollout.max_initializing, counted),
             drift="" if policy.deleting else brake_message(self._brake(scope, records, matched, now)),
             limit=resolve(rollout.limit, matched),
@@ -88,9 +87,6 @@ class Ledger:
         states = {n: r.state for n, r in records.items()}
         policy = scope.policy
         return brake(states, before=policy.status.drift, asked=policy.accept_drift, matched=matched, now=now)
-
-    def _ignored(self, names: Iterable[str], absence: Absence) -> int:
-        return sum(is_ignored(self._caches.nodes.get(name), absence) for name in names)
 
     def others(self, scope: Scope, of_driver: Iterable[Record], ledger: Iterable[Grant]) -> set[str]:
         """The nodes of the driver's other policies that are unavailable, but for new ones."""
