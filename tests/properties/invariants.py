@@ -26,7 +26,7 @@ def broken(state: State) -> str:
     for node in state.nodes:
         if node.away and not node.taken:
             found.add("3")
-        if state.policy == "gone" and (node.closed or node.step):
+        if state.policy == "gone" and (node.closed or node.marked):
             found.add("13")
         if node.closed and (node.record is None or node.record.at_rest):
             found.add("6")
@@ -72,5 +72,5 @@ def quiet(state: State) -> bool:
         for n in state.nodes
     )
     unwanted = [n for n in state.nodes if state.policy == "gone" or not n.selected]
-    closed = all(n.record is None and not n.step for n in unwanted)
+    closed = all(n.record is None and not n.marked for n in unwanted)
     return settled and closed and not state.late and state.policy != "deleting"

@@ -211,7 +211,7 @@ class Rollout:
         node, record = state.nodes[n], state.nodes[n].record
         if record is not None and state.hands and not record.doomed:
             left = record._replace(doomed=True) if record.token else None
-            deleted = void(changed(state, n, record=left)._replace(hands=state.hands - 1), f"R{n}")
+            deleted = void(changed(state, n, record=left, torn=True)._replace(hands=state.hands - 1), f"R{n}")
             yield Step(f"n{n}: somebody deletes the record", deleted, helps=False)
         if self.strangers and node.there and not node.cordon and not node.theirs:
             yield Step(f"n{n}: somebody else cordons it", void(changed(state, n, theirs=True), f"N{n}"), helps=False)
@@ -341,7 +341,7 @@ class Rollout:
             if node.alive and node.step:
                 yield f"{about}, forgets the step", Write(n, "patch", f"N{n}", label=node.label), ""
             else:
-                moved = self.reverts and not self.abandons and node.alive and node.label != BASE
+                moved = self.reverts and not self.abandons and not node.torn and node.alive and node.label != BASE
                 yield f"{about}, lets the node go", Write(n, "let go", f"R{n}"), "13" if moved else ""
 
     def _wish(

@@ -41,7 +41,8 @@ class Node(NamedTuple):
     the quiesce. `claim`: the layout of which a device is held. `touched`: this grant has changed the assignment. `rebooted`: since the record
     was written that says what it is; `lost`: and its driver has not published since, or somebody gave it up as it is. `recovery`: its grant is
     for verifying it again. `cordon`: the token for which the node is cordoned; `theirs`: somebody else has cordoned it. `selected`: the policy
-    is about it. `pod`: the driver's pod, 0 while there is none, and `outdated` whether it runs from a former config.
+    is about it. `pod`: the driver's pod, 0 while there is none, and `outdated` whether it runs from a former config. `torn`: somebody has
+    deleted its record by hand, so what only that knew is forgotten.
     """
 
     there: bool = True
@@ -63,6 +64,7 @@ class Node(NamedTuple):
     selected: bool = True
     pod: int = NO_PODS
     outdated: bool = False
+    torn: bool = False
 
     @property
     def alive(self) -> bool:
@@ -85,9 +87,9 @@ class Node(NamedTuple):
         return self.closed or self.theirs
 
     @property
-    def left_over(self) -> bool:
-        """Whether anything of ours is still to be seen on it."""
-        return bool(self.rule or self.cordon or self.step)
+    def marked(self) -> bool:
+        """Whether our last step is still written on it, and somebody could know."""
+        return self.step != 0 and not self.torn
 
 
 class Write(NamedTuple):
