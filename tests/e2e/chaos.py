@@ -57,7 +57,7 @@ ENOUGH: Final = 10
 CALM_SECONDS: Final = 60.0
 """In which all must come to rest. An idle machine needs a quarter of it."""
 RETRIES: Final = 5
-USERS: Final = 5
+USERS: Final = 3
 PARTS: Final = (0, 2, 4)
 NAME: Final = "chaos"
 
@@ -220,11 +220,11 @@ class Round:
     async def _misbehave(self) -> None:
         actors: list[tuple[Callable[[], Awaitable[None]], int, int, float]] = [
             # who acts when so many records were written (a node takes ten writes from Pending to UpToDate), or so many seconds later?
-            (self._edit, 15, 70, 8),
+            (self._edit, 25, 90, 14),
             *[(self._use, 1, 10, 4)] * USERS,
-            (self._break_driver, 5, 40, 8),
+            (self._break_driver, 3, 15, 4),
             (self._replace_node, 20, 80, 12),
-            (self._kill, 5, 40, MOST_SECONDS),  # it is given the time to do something
+            (self._kill, 10, 50, MOST_SECONDS),  # it is given the time to do something
             (self._pause, 1, 20, MOST_SECONDS),
         ]
         self._began = _clock()
@@ -277,7 +277,7 @@ class Round:
         cel = self.chance.choice(("", f"!('partition' in device.attributes['{driver}'])"))
         tolerating = self.chance.random() < 0.1
         await self.cluster.holder(name, namespace=self.site.user, device_class=driver, cel=cel, tolerating=tolerating)
-        began, seconds = _clock(), self.chance.uniform(0.2, 8)
+        began, seconds = _clock(), self.chance.uniform(0.2, 6)
         while self._goes_on() and _clock() - began < seconds:  # noqa: ASYNC110 - whatever comes first
             await asyncio.sleep(POLL_SECONDS)
         for kind in (PODS, RESOURCE_CLAIM_TEMPLATES):

@@ -6,6 +6,7 @@ sentence what is wrong. Laws know the protocol only as far as it can be seen: re
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -347,11 +348,16 @@ class TheWayBackIsKnown:
 
     def __init__(self) -> None:
         self._had: dict[str, str | None] = {}  # by node UID: its assignment when it was last at rest
+        self._back: set[str] = set()  # steps by which a node's former devices came back
 
     def look(self, now: Sight) -> Iterable[str]:
         for node, body in now.nodes.items():
             if now.phase(node) in AT_REST | {""}:
                 self._had[body["metadata"]["uid"]] = label(body)
+            if now.phase(node) == "RollingBack" and now.changed(RESOURCE_SLICES, NODE_STATES):
+                status = now.records[node]["status"]
+                if {d["name"] for d in now.pool(node) or ()} == _names(status["previous"]["pool"]):
+                    self._back.add(status["step"])
         moved = assignment(now)
         if moved is not None:
             previous = now.records.get(moved.node, {}).get("status", {}).get("previous")
@@ -367,6 +373,9 @@ class TheWayBackIsKnown:
                 had = self._had.get(back["metadata"]["uid"])
                 if label(back) != had:
                     yield f"{now.change.name} is released as rolled back with {label(back)}; it had {had}"
+                before = (now.before or {}).get("status", {})
+                if before.get("phase") == "RollingBack" and before["step"] not in self._back:
+                    yield f"{now.change.name} is released as rolled back, and never published its former devices again"
 
 
 class ReadyIsTrue:
@@ -552,6 +561,11 @@ def line(change: Change) -> str:
 def _key(body: Object) -> str:
     namespace = body["metadata"].get("namespace", "")
     return f"{namespace}/{body['metadata']['name']}" if namespace else str(body["metadata"]["name"])
+
+
+def _names(pool: str) -> set[str]:
+    """The names of the devices of a pool as a record keeps it."""
+    return {device["name"] for device in json.loads(pool)["devices"]} if pool else set()
 
 
 def _results(claim: Object) -> list[Object]:
