@@ -350,15 +350,9 @@ def _only_this_step(state: NodeStateStatus, _: World) -> NodeStateStatus:
     return state.model_copy(update={"restart": None}) if old else state
 
 
-def _whatever_step(state: NodeStateStatus, _: World) -> NodeStateStatus:
-    to_go = state.restart
-    return state.model_copy(update={"restart": Restart(pod_uid=to_go.pod_uid, step=state.step)}) if to_go else state
-
-
 # How a record is read, where it says less than it should.
 RECORDED: Final[dict[str, Callable[[NodeStateStatus, World], NodeStateStatus]]] = {
     "which pod is to go is not on record": _who_runs_the_former,
-    "a restart of an earlier step counts": _whatever_step,
     "a pod that was to go is forgotten with its step": _only_this_step,
 }
 
