@@ -226,6 +226,31 @@ async def test_a_warning_of_the_server_is_logged_once(
     ]
 
 
+async def test_a_proxy_that_the_environment_names_is_asked_instead(
+    server: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", server.url.replace("//", "//me:secret@"))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text(yaml.safe_dump(kubeconfig("http://api.example", {"token": TOKEN})))
+    server.will_answer(Answer(NODE))
+    async with Client.connect(elsewhere) as client:
+        assert await client.get(NODES, "n") == NODE
+    (request,) = server.asked
+    assert request.headers["Host"] == "api.example"
+    assert request.headers["Proxy-Authorization"] == "Basic bWU6c2VjcmV0"
+    assert request.headers["Authorization"] == f"Bearer {TOKEN}"
+
+
+async def test_no_proxy_is_asked_about_a_server_that_the_environment_excepts(
+    server: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    server.will_answer(Answer(NODE))
+    async with Client.connect(server.kubeconfig) as client:
+        assert await client.get(NODES, "n") == NODE
+
+
 @pytest.mark.parametrize(("kind", "namespace"), [(NODES, "x"), (PODS, None)])
 async def test_an_impossible_place_is_refused_before_anything_is_asked(
     client: Client, kind: Any, namespace: Any

@@ -8,6 +8,8 @@ import ssl
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from kubernetes.aio import config
@@ -31,6 +33,7 @@ class Credentials:
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
         self._tls = self._tls_context() if self.server.startswith("https:") else None
+        self._proxy = self._configuration.proxy or self._proxy_of_the_environment()
 
     @property
     def server(self) -> str:
@@ -43,8 +46,7 @@ class Credentials:
             connector=aiohttp.TCPConnector(ssl=self._tls if self._tls is not None else True),
             headers={"User-Agent": user_agent, "Accept": "application/json"},
             middlewares=(self._authorize,),
-            proxy=self._configuration.proxy,
-            trust_env=True,
+            proxy=self._proxy,
             read_bufsize=_LONGEST_LINE,
         )
 
@@ -57,6 +59,11 @@ class Credentials:
         if self._configuration.tls_server_name:
             request.server_hostname = self._configuration.tls_server_name
         return await send(request)
+
+    def _proxy_of_the_environment(self) -> str | None:
+        """Asked for once: with `trust_env`, aiohttp asks for each request, in a thread, and in another one for ~/.netrc."""
+        server = urlsplit(self.server)
+        return None if proxy_bypass(server.hostname or "") else getproxies().get(server.scheme)
 
     def _tls_context(self) -> ssl.SSLContext:
         given = self._configuration
