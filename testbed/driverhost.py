@@ -16,6 +16,7 @@ import signal
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,14 +24,19 @@ from gpupartition.kube.client import Client
 from gpupartition.kube.kinds import NODES, PODS, RESOURCE_SLICES
 from gpupartition.kube.reflector import Reflector
 from testbed import faults
-from testbed.drivers import kubelet
+from testbed.drivers import kubelet, machine, mig_manager, nvidia_plugin, pods
 from testbed.drivers.kubelet import Kubelet
-from testbed.drivers.plugin import Plugin
-from testbed.drivers.pods import LABEL, DriverPod
+from testbed.drivers.machine import Machine
+from testbed.drivers.mig_manager import MigManager
+from testbed.drivers.mounts import Mounts
+from testbed.drivers.nvidia_plugin import NvidiaPlugin
+from testbed.drivers.plugin import ExamplePlugin
+from testbed.drivers.pods import DriverPod
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from testbed.drivers.container import Container
     from testbed.faults import Fault
 
 log = logging.getLogger(__name__)
@@ -38,6 +44,22 @@ log = logging.getLogger(__name__)
 USER_AGENT: Final = "testbed-driverhost"
 
 Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """A program that is simulated: its pods have this label and, in one container, an image with this in its name."""
+
+    label: str
+    image: str
+    start: Callable[[Machine, DriverPod], Container]
+
+
+SIMULATIONS: Final = (
+    Simulation(pods.LABEL, pods.IMAGE, ExamplePlugin),
+    Simulation(mig_manager.LABEL, mig_manager.IMAGE, MigManager),
+    Simulation(nvidia_plugin.LABEL, nvidia_plugin.IMAGE, NvidiaPlugin),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +72,9 @@ class NodeView:
     kubelet_stopped: bool
     kubelet_start: str
     kubelet_started: str
+    mig_config: str
+    gpus: str
+    gpu_state: str
 
     @classmethod
     def of(cls, body: Object) -> NodeView:  # noqa: D102
@@ -61,6 +86,9 @@ class NodeView:
             notes.get(kubelet.STOP) == kubelet.STOPPED,
             notes.get(kubelet.START, ""),
             notes.get(kubelet.STARTED, ""),
+            (body["metadata"].get("labels") or {}).get(mig_manager.CONFIG, ""),
+            notes.get(machine.SPEC, ""),
+            notes.get(machine.STATE, ""),
         )
 
 
@@ -86,50 +114,62 @@ class SliceView:
 
 @dataclass(slots=True)
 class SimulatedNode:
-    """The kubelet of one node, the boot in which it was last seen alive, the plugins (by pod UID) and the fault switches."""
+    """One node's machine, the boot in which it was last seen alive, and what runs on it (by pod UID)."""
 
-    kubelet: Kubelet
+    machine: Machine
     boot: str = ""
-    plugins: dict[str, tuple[Plugin, asyncio.Task[None]]] = field(default_factory=dict)
-    faults: list[Fault] = field(default_factory=list)
+    containers: dict[str, tuple[Container, asyncio.Task[None]]] = field(default_factory=dict)
+
+    @property
+    def kubelet(self) -> Kubelet:  # noqa: D102
+        return self.machine.kubelet
 
     def wake(self) -> None:
-        """Let all drivers look again."""
-        for plugin, _ in self.plugins.values():
-            plugin.wake()
+        """Let all programs look again."""
+        for container, _ in self.containers.values():
+            container.wake()
 
     def reboot(self) -> None:
         """Start all containers anew."""
-        for plugin, _ in self.plugins.values():
-            plugin.reboot()
+        for container, _ in self.containers.values():
+            container.reboot()
 
 
 class DriverHost:
-    """Starts and stops plugins as their pods come and go, and passes on what they must hear of."""
+    """Starts and stops programs as their pods come and go, and passes on what they must hear of."""
 
     def __init__(self, client: Client, tasks: asyncio.TaskGroup, *, wipe_seconds: float) -> None:
         self._client = client
         self._wipe_seconds = wipe_seconds
         self._tasks = tasks
+        self._mounts = Mounts(client, tasks)
         self._nodes: dict[str, SimulatedNode] = {}
         self.nodes = Reflector(client, NODES, NodeView.of, self._see_node)
-        self.pods = Reflector(client, PODS, DriverPod.of, self._see_pod, label_selector=LABEL)
+        self.pods = [
+            Reflector(
+                client, PODS, partial(DriverPod.of, image=it.image), partial(self._see_pod, it), label_selector=it.label
+            )
+            for it in SIMULATIONS
+        ]
         self.slices = Reflector(client, RESOURCE_SLICES, SliceView.of, self._see_slice)
 
     async def run(self) -> None:
         """Run until cancelled."""
-        watches = [self._tasks.create_task(it.run()) for it in (self.nodes, self.pods, self.slices)]
+        reflectors: list[Reflector[Any]] = [self.nodes, *self.pods, self.slices]
+        watches = [self._tasks.create_task(it.run()) for it in reflectors]
         try:
-            for reflector in (self.nodes, self.pods, self.slices):
+            for reflector in reflectors:
                 await reflector.synced.wait()
             self._wipe_orphans()
-            log.info("running %d drivers on %d nodes", len(self.pods.values()), len(self.nodes.values()))
+            running = sum(len(it.values()) for it in self.pods)
+            log.info("running %d drivers on %d nodes", running, len(self.nodes.values()))
             await asyncio.gather(*watches)
         finally:
             await self._stop(watches)
 
     async def _stop(self, watches: list[asyncio.Task[None]]) -> None:
-        running = watches + [task for node in self._nodes.values() for _, task in node.plugins.values()]
+        self._mounts.close()
+        running = watches + [task for node in self._nodes.values() for _, task in node.containers.values()]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -143,7 +183,8 @@ class DriverHost:
 
     def _node(self, name: str) -> SimulatedNode:
         if name not in self._nodes:  # a pod may be seen before its node is
-            self._nodes[name] = SimulatedNode(Kubelet(self._client, name))
+            kubelet = Kubelet(self._client, name)
+            self._nodes[name] = SimulatedNode(Machine(self._client, name, kubelet, self._mounts, self._tasks))
         return self._nodes[name]
 
     def _see_node(self, name: str, old: NodeView | None, new: NodeView | None) -> None:
@@ -151,7 +192,9 @@ class DriverHost:
         if new is None:
             return
         if old is None or old.fault != new.fault:
-            node.faults = self._faults(name, new.fault)
+            node.machine.faults = self._faults(name, new.fault)
+        node.machine.config = new.mig_config
+        node.machine.see_gpus(new.boot, new.gpus, new.gpu_state)
         self._live(node, new)
         node.wake()
 
@@ -172,28 +215,29 @@ class DriverHost:
             log.error("node %s, annotation %s, ignored: %s", node, faults.ANNOTATION, problem)  # noqa: TRY400
             return []
 
-    def _see_pod(self, _key: str, old: DriverPod | None, new: DriverPod | None) -> None:
+    def _see_pod(self, simulation: Simulation, _key: str, old: DriverPod | None, new: DriverPod | None) -> None:
         if old is not None and (new is None or new.uid != old.uid):
-            _, task = self._node(old.node).plugins.pop(old.uid)
+            _, task = self._node(old.node).containers.pop(old.uid)
             task.cancel()
             log.info("%s: %s ends", old.node, old.name)
         if new is None:
             return
         node = self._node(new.node)
-        if new.uid in node.plugins:
-            node.plugins[new.uid][0].wake(new)
+        if new.uid in node.containers:
+            node.containers[new.uid][0].wake(new)
         else:
-            plugin = Plugin(self._client, node.kubelet, new, lambda: node.faults)
-            log.info("%s: %s starts with %s", new.node, new.name, plugin)
-            node.plugins[new.uid] = plugin, self._tasks.create_task(plugin.run(), name=f"{new.node}/{new.name}")
+            container = simulation.start(node.machine, new)
+            log.info("%s: %s starts with %s", new.node, new.name, container)
+            task = self._tasks.create_task(container.run(), name=f"{new.node}/{new.name}")
+            node.containers[new.uid] = container, task
 
     def _see_slice(self, _key: str, old: SliceView | None, new: SliceView | None) -> None:
         view = new or old
         if view is None or view.node not in self._nodes:
             return
-        for plugin, _ in self._nodes[view.node].plugins.values():
-            if plugin.settings.driver == view.driver:
-                plugin.written(view.pool)
+        for container, _ in self._nodes[view.node].containers.values():
+            if container.driver == view.driver:
+                container.written(view.pool)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What stands in a fresh cluster: simulated nodes, and the example driver as a platform team would install it."""
+"""What stands in a fresh cluster: simulated nodes, and GPU drivers as a platform team would install them."""
 
 import uuid
 from collections.abc import Iterator, Mapping
@@ -7,9 +7,37 @@ from typing import Any, Final
 
 import yaml
 
-from gpupartition.kube import DAEMON_SETS, DEVICE_CLASSES, NAMESPACES, SERVICE_ACCOUNTS, Kind, Object
+from gpupartition.kube import (
+    CONFIG_MAPS,
+    DAEMON_SETS,
+    DEVICE_CLASSES,
+    NAMESPACES,
+    SERVICE_ACCOUNTS,
+    Kind,
+    Object,
+)
 
 MANIFEST: Final = Path(__file__).parent / "manifests" / "example-driver.yaml"
+NVIDIA_MANIFEST: Final = MANIFEST.with_name("nvidia.yaml")
+NVIDIA_LABELS: Final[Mapping[str, str]] = {
+    "nvidia.com/gpu.present": "true",
+    "nvidia.com/mig.capable": "true",
+    "nvidia.com/mig.strategy": "mixed",
+    "nvidia.com/mig.config": "all-disabled",
+    "nvidia.com/gpu.deploy.mig-manager": "true",
+    "nvidia.com/gpu.deploy.dcgm-exporter": "true",
+}
+"""What the GPU operator puts on a node with GPUs that can be cut, as far as anybody here reads it."""
+NVIDIA_QUICK: Final[Mapping[str, str]] = {
+    "TESTBED_MOUNT_SECONDS": "1",
+    "TESTBED_STEP_SECONDS": "0.05",
+    "TESTBED_POLL_SECONDS": "0.1",
+    "TESTBED_POD_WAIT_SECONDS": "5",
+    "TESTBED_REBOOT_SECONDS": "1",
+    "TESTBED_SYNC_SECONDS": "1",
+    "TESTBED_WIPE_SECONDS": "30",
+}
+"""How long things take in tests; without it as long as in reality."""
 DRIVER_NAMESPACE: Final = "gpu-driver"
 BASE_DAEMON_SET: Final = "dra-example-driver-kubeletplugin"
 KUBELET: Final = "testbed.gpupartition.dev/kubelet"
@@ -20,6 +48,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "Namespace": NAMESPACES,
     "ServiceAccount": SERVICE_ACCOUNTS,
     "DeviceClass": DEVICE_CLASSES,
+    "ConfigMap": CONFIG_MAPS,
     "DaemonSet": DAEMON_SETS,
 }
 
@@ -75,10 +104,18 @@ def example_driver(gpus: int) -> Iterator[tuple[Kind, Object]]:
         yield KINDS[body["kind"]], body
 
 
+def nvidia(times: Mapping[str, str] = NVIDIA_QUICK) -> Iterator[tuple[Kind, Object]]:
+    """The objects of NVIDIA's install in the order of their creation: mig-manager, dcgm-exporter and the DRA driver's kubelet plugin."""
+    for body in yaml.safe_load_all(NVIDIA_MANIFEST.read_text()):
+        if body["kind"] == "DaemonSet":
+            set_env(body, **times)
+        yield KINDS[body["kind"]], body
+
+
 def set_env(daemon_set: dict[str, Any], **values: str) -> None:
     """Set environment variables of the driver's container, in place."""
     (container,) = daemon_set["spec"]["template"]["spec"]["containers"]
-    for entry in container["env"]:
+    for entry in container.get("env", ()):
         if entry["name"] in values:
             entry["value"] = values[entry["name"]]
 

@@ -27,13 +27,13 @@ class DriverPod:
     container: Object
 
     @classmethod
-    def of(cls, body: Object) -> DriverPod | None:
-        """Recognise a driver's pod that should run: bound, neither ended nor being deleted."""
+    def of(cls, body: Object, image: str = IMAGE) -> DriverPod | None:
+        """Recognise a driver's pod, by its image, that should run: bound, neither ended nor being deleted."""
         if not body["spec"].get("nodeName") or body["metadata"].get("deletionTimestamp"):
             return None
         if body.get("status", {}).get("phase") in ENDED:
             return None
-        found = next((item for item in body["spec"]["containers"] if IMAGE in item.get("image", "")), None)
+        found = next((item for item in body["spec"]["containers"] if image in item.get("image", "")), None)
         return cls(body, found) if found else None
 
     def seen_as(self, body: Object) -> DriverPod:
@@ -72,6 +72,12 @@ class DriverPod:
             or self._field(item.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath"))
             for item in self.container.get("env") or ()
         }
+
+    def config_map(self, folder: str) -> str:
+        """The ConfigMap that the container has mounted at this path; empty when there is none."""
+        mounted = {item["name"] for item in self.container.get("volumeMounts") or () if item["mountPath"] == folder}
+        volumes = (item for item in self.body["spec"].get("volumes") or () if item["name"] in mounted)
+        return next((str(item["configMap"]["name"]) for item in volumes if "configMap" in item), "")
 
     def status(self, behaviour: Behaviour, started: datetime, now: datetime) -> Object | None:
         """Draw the status that reports this behaviour; None when the pod already reports it."""

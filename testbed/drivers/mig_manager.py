@@ -1,0 +1,326 @@
+"""The simulated nvidia-mig-manager v0.15: does what its node's label nvidia.com/mig.config says, in the order of the real one.
+
+It neither cordons nor drains, looks at no pod but those of NVIDIA's own DaemonSets, restarts no DRA plugin, tries nothing twice and takes
+nothing back. It does not notice that the file behind a label has changed. Three of its mistakes need no fault switch:
+
+* An error while it waits for pods to go ends the work in pending, with all labels paused.
+* Once it has succeeded, a later failure leaves the labels paused, until its process ends: a flag that says they were restored stays set.
+* A label that is taken away and set again while it works is not noticed; one taken away alone is looked for in the file, and fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Final
+
+from gpupartition.kube.errors import ApiError, NotFound
+from gpupartition.kube.kinds import NODES, PODS
+from testbed import faults
+from testbed.drivers import mig_parted
+from testbed.drivers.container import REPORT_AGAIN, Container
+from testbed.drivers.example import BOOLEANS, BadEnvironmentError
+from testbed.drivers.gpus import NvmlError
+from testbed.drivers.mig_parted import BadConfigError, Config, Node
+from testbed.drivers.nvidia_plugin import seconds
+from testbed.faults import Behaviour, Running, crash
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from testbed.drivers.machine import Machine
+    from testbed.drivers.pods import DriverPod
+
+log = logging.getLogger(__name__)
+
+IMAGE: Final = "k8s-mig-manager"
+LABEL: Final = "app=nvidia-mig-manager"
+
+CONFIG: Final = "nvidia.com/mig.config"
+STATE: Final = "nvidia.com/mig.config.state"
+PAUSED: Final = "paused-for-mig-change"
+CLIENTS: Final = tuple(
+    f"nvidia.com/gpu.deploy.{name}"
+    for name in ("device-plugin", "gpu-feature-discovery", "dcgm-exporter", "dcgm", "nvsm")
+)
+"""The labels by which NVIDIA's DaemonSets choose their nodes, and which are paused while GPUs change."""
+WAITED_FOR: Final = ("nvidia-device-plugin-daemonset", "gpu-feature-discovery", "nvidia-dcgm-exporter", "nvidia-dcgm")
+DELETED_BEFORE: Final = ("nvidia-cuda-validator", "nvidia-device-plugin-validator")
+DELETED_AFTER: Final = ("nvidia-operator-validator",)
+FOREVER: Final = float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the pod's environment says. An empty `config_file` means: make one from the GPUs. The rest are the simulation's own, in seconds."""
+
+    config_file: str
+    clients_namespace: str
+    with_reboot: bool
+    mount_age: float
+    step: float
+    poll: float
+    pod_wait: float
+    reboot: float
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> Settings:
+        """Read the container's environment. Raises BadEnvironmentError."""
+        if not env.get("NODE_NAME"):
+            raise BadEnvironmentError("invalid -n <node-name> flag: must not be empty string")
+        return cls(
+            config_file=env.get("CONFIG_FILE", ""),
+            clients_namespace=env.get("DEFAULT_GPU_CLIENTS_NAMESPACE") or "default",
+            with_reboot=bool(BOOLEANS.get(env.get("WITH_REBOOT", ""))),
+            mount_age=seconds(env, "TESTBED_MOUNT_SECONDS", 60),
+            step=seconds(env, "TESTBED_STEP_SECONDS", 1),
+            poll=seconds(env, "TESTBED_POLL_SECONDS", 1),
+            pod_wait=seconds(env, "TESTBED_POD_WAIT_SECONDS", 300),
+            reboot=seconds(env, "TESTBED_REBOOT_SECONDS", 60),
+        )
+
+
+class Label:
+    """The value of the label as the real one keeps it: told at each change, and asked for the next one to work on."""
+
+    def __init__(self) -> None:
+        self._current = self._last_read = ""
+        self._waiting = self._rung = False
+
+    def tell(self, value: str) -> None:
+        """It has another value. Only who waits hears it ring, and an empty value does not."""
+        if value != self._current:
+            self._current = value
+            self._rung |= self._waiting and value != ""
+
+    def ask(self) -> str | None:
+        """The value to work on; None: wait."""
+        if not self._rung and (self._waiting or self._last_read == self._current):
+            self._waiting = True
+            return None
+        self._waiting = self._rung = False
+        self._last_read = self._current
+        return self._current
+
+
+class _Wedged(Exception):  # noqa: N818
+    """The real one returns from its work in the middle, without another word."""
+
+
+class MigManager(Container):
+    """One node's mig-manager."""
+
+    def __init__(self, machine: Machine, pod: DriverPod) -> None:
+        super().__init__(machine, pod)
+        self._broken = ""
+        self._process: asyncio.Task[None] | None = None
+        self._boot = machine.boot
+        try:
+            self.settings = Settings.from_env(pod.env())
+        except BadEnvironmentError as problem:
+            self._broken = str(problem)
+            self.settings = Settings.from_env({"NODE_NAME": pod.node})
+        folder = str(PurePosixPath(self.settings.config_file).parent)
+        source = pod.config_map(folder) if self.settings.config_file else ""
+        if self.settings.config_file and not source:
+            self._broken = self._broken or f"no ConfigMap is mounted at {folder}: failed to read custom config"
+        self._mount = machine.mounts.mount(pod.namespace, source, pod.uid, self.wake) if source else None
+        self._begin()
+
+    def __str__(self) -> str:
+        """Say what it was told, for the log."""
+        return self._broken or f"mig-manager with {self.settings.config_file or 'a file of its own'}"
+
+    def _begin(self) -> None:
+        self._label = Label()
+        self._restored_once = False
+
+    async def run(self) -> None:
+        """Run until cancelled. A reboot kills the process in the middle of whatever it does; another one knows nothing of it."""
+        while True:
+            self._process = asyncio.create_task(super().run())
+            try:
+                await asyncio.wait([self._process])
+            except asyncio.CancelledError:
+                self._process.cancel()
+                await asyncio.gather(self._process, return_exceptions=True)
+                self._machine.mounts.unmount(self.pod.uid)
+                raise
+            if not self._process.cancelled():
+                self._process.result()
+            self._begin()
+
+    def wake(self, pod: DriverPod | None = None) -> None:  # noqa: D102
+        if self._process and self._boot not in ("", self._machine.boot):
+            self._process.cancel()
+        self._boot = self._machine.boot
+        self._label.tell(self._machine.config)
+        super().wake(pod)
+
+    async def _turn(self) -> float | None:
+        if self._broken:
+            return await self._show(crash(self.age, self._broken))
+        if not self._machine.known or (self._mount and self._mount.read(FOREVER) is None):
+            return await self._show(Behaviour(running=Running.CREATING))
+        pause = await self._show(Behaviour(running=Running.READY))
+        self._label.tell(self._machine.config)
+        while (key := self._label.ask()) is not None:
+            try:
+                await self._reconfigure(key)
+            except _Wedged as problem:
+                log.error("%s: %s: Error: %s", self.pod.node, key, problem)  # noqa: TRY400
+        return pause
+
+    async def _show(self, behaviour: Behaviour) -> float | None:
+        return behaviour.again if await self._report(behaviour) else REPORT_AGAIN
+
+    # ------------------------------------------------------------------------------------------------------------ one reconfiguration
+
+    async def _reconfigure(self, key: str) -> None:
+        on = faults.active(self._machine.faults, config=key)
+        labels = await self._labels()
+        try:
+            config = self._read(key, on)
+        except BadConfigError as problem:
+            await self._finish("failed", labels, on, str(problem))
+            return
+        node = await self._node(on)
+        if mig_parted.holds(config, node):
+            await self._finish("success", labels, on, "already applied")
+            return
+        if labels.get(STATE) == "rebooting" and not mig_parted.mode_holds(config, node):
+            await self._finish("failed", labels, on, "MIG mode change did not take effect after rebooting")
+            return
+        await self._machine.label({STATE: "pending"})
+        await self._machine.label(_clients(labels, PAUSED))
+        await self._wait_for_pods()
+        if on.get("wedged") == "before":
+            raise _Wedged("failed to wait for pods to be deleted")
+        await asyncio.sleep(float(on.get("slow-apply", 0)))
+        if on.get("wrong-state") != "success":
+            try:
+                await self._change(config, on)
+            except NvmlError as problem:
+                await self._finish("failed", labels, on, f"failed to apply MIG configuration: {problem}")
+                return
+        if on.get("wedged") == "after":
+            raise _Wedged("failed to restart validator pod")
+        await self._delete(DELETED_AFTER)
+        if "leaves-paused" not in on:
+            await self._machine.label(_clients(labels, "true"))
+            self._restored_once = True
+        await self._finish(on.get("wrong-state", "success"), labels, on, "applied")
+
+    def _read(self, key: str, on: Mapping[str, str]) -> Config:
+        if self._mount is None:
+            return mig_parted.read(mig_parted.generated(self._bare(on)), key)
+        files = self._mount.read(FOREVER if "stale-mount" in on else self.settings.mount_age) or {}
+        name = PurePosixPath(self.settings.config_file).name
+        if name not in files:
+            raise BadConfigError(f"read error: open {self.settings.config_file}: no such file or directory")
+        return mig_parted.read(files[name], key)
+
+    def _bare(self, on: Mapping[str, str]) -> Node:
+        return Node(gpus=list(self._machine.gpus), other_names="other-names" in on, can_reset="no-reset" not in on)
+
+    async def _node(self, on: Mapping[str, str]) -> Node:
+        node = self._bare(on)
+        node.users = mig_parted.leaked(await self._users(), on)
+        return node
+
+    async def _change(self, config: Config, on: Mapping[str, str]) -> None:
+        """The mode, then everything. Does not return when the machine goes down for the mode. Raises NvmlError."""
+        node = await self._node(on)
+        try:
+            await self._work(mig_parted.apply_mode(config, node), node, on)
+            refused = not mig_parted.mode_holds(config, node)
+        except NvmlError as problem:
+            log.warning("%s: failed to apply MIG mode change: %s", self.pod.node, problem)
+            refused = True
+        if refused and self.settings.with_reboot:
+            await self._machine.label({STATE: "rebooting"})
+            self._machine.reboot(self.settings.reboot)
+            await asyncio.Event().wait()  # until the machine is down
+        node = await self._node(on)
+        await self._work(mig_parted.apply(config, node, on), node, on)
+
+    async def _work(self, steps: Iterator[None], node: Node, on: Mapping[str, str]) -> None:
+        """Take the steps one by one: each takes its time, is there for all to see, and finds who uses the GPUs then."""
+        try:
+            for _ in steps:
+                await self._machine.change_gpus(tuple(node.gpus))
+                await asyncio.sleep(self.settings.step)
+                node.gpus[:] = self._machine.gpus
+                node.users = mig_parted.leaked(await self._users(), on)
+        except NvmlError:
+            await self._machine.change_gpus(tuple(node.gpus))
+            raise
+
+    async def _finish(self, state: str, labels: Mapping[str, str], on: Mapping[str, str], why: str) -> None:
+        """Say how it went; the labels are restored before, unless they were once."""
+        log.info("%s: %s: %s", self.pod.node, state, why)
+        await asyncio.sleep(float(on.get("late-state", 0)))
+        if not self._restored_once and "leaves-paused" not in on:
+            await self._machine.label(_clients(labels, "true"))
+        await self._machine.label({STATE: state})
+
+    # ------------------------------------------------------------------------------------------------------------------ what it asks
+
+    async def _labels(self) -> dict[str, str]:
+        while True:
+            try:
+                node = await self._machine.client.get(NODES, self._machine.name)
+            except NotFound:
+                return {}
+            except ApiError as refusal:
+                log.warning("%s: %s", self.pod.node, refusal)
+                await asyncio.sleep(self.settings.poll)
+            else:
+                return dict(node["metadata"].get("labels") or {})
+
+    async def _users(self) -> dict[int, set[str]]:
+        while True:
+            try:
+                return await self._machine.gpu_users()
+            except ApiError as refusal:  # the GPUs know it without asking anybody: so we insist
+                log.warning("%s: %s", self.pod.node, refusal)
+                await asyncio.sleep(self.settings.poll)
+
+    async def _wait_for_pods(self) -> None:
+        for app in WAITED_FOR:
+            try:
+                async with asyncio.timeout(self.settings.pod_wait):
+                    await self._gone(app)
+            except (TimeoutError, ApiError) as problem:
+                raise _Wedged(f"{app} pod did not shutdown: {problem or 'timed out'}") from problem
+        await self._delete(DELETED_BEFORE)
+
+    async def _gone(self, app: str) -> None:
+        there = True
+        while there:
+            await asyncio.sleep(self.settings.poll)
+            there = bool(await self._pods(app))
+
+    async def _delete(self, apps: tuple[str, ...]) -> None:
+        try:
+            for app in apps:
+                for name in await self._pods(app):
+                    await self._machine.client.delete(PODS, name, namespace=self.settings.clients_namespace)
+        except ApiError as problem:
+            raise _Wedged(f"failed to delete pod: {problem}") from problem
+
+    async def _pods(self, app: str) -> list[str]:
+        listing = await self._machine.client.list(
+            PODS,
+            namespace=self.settings.clients_namespace,
+            field_selector=f"spec.nodeName={self._machine.name}",
+            label_selector=f"app={app}",
+        )
+        return [str(pod["metadata"]["name"]) for pod in listing.items]
+
+
+def _clients(labels: Mapping[str, str], value: str) -> dict[str, str | None]:
+    """The labels of all clients, at this value; false stays false, and a label that was not there is made."""
+    return {label: "false" if labels.get(label) == "false" else value for label in CLIENTS}
