@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from tests.properties.cluster import (
@@ -54,6 +55,9 @@ LOOKS: Final = {
     "the record is read before the rule": {"activate", "delete"},
     "the grant is looked at instead of the record": {"patch", "activate", "delete"},
 }
+_NOTHING_MORE: Final[dict[str, Any]] = dict.fromkeys(
+    ("failures", "departures", "reboots", "pauses", "hands", "leavings"), 0
+)
 NEW: Final = shape_of(NodeStateStatus())
 EVICTING: Final = frozenset({Phase.DRAINING, Phase.APPLYING})
 
@@ -116,7 +120,8 @@ class Rollout:
     def readings(self, state: State) -> Iterator[Step]:
         """What workers may read now, each with the write that it then wants."""
         careless: set[str] = CARELESS.get(self.bug, set())
-        for what, proven, false in self._decisions(state):
+        # What a worker makes of what it reads depends neither on who is late nor on what may still happen.
+        for what, proven, false in _decided(self, state._replace(late=(), **_NOTHING_MORE)):
             write = proven
             if proven.kind in careless:
                 write = proven._replace(on="")
@@ -237,7 +242,8 @@ class Rollout:
 
     # ---------------------------------------------------------------------------------------------------------------- the operator
 
-    def _decisions(self, state: State) -> Iterator[tuple[str, Write, str]]:
+    def decisions(self, state: State) -> Iterator[tuple[str, Write, str]]:
+        """What may be read now, the write that is wanted then, and the invariants that wanting it breaks."""
         for n, node in enumerate(state.nodes):
             if node.record is not None:
                 yield from self._node_turn(state, n, node.record)
@@ -544,6 +550,11 @@ class Rollout:
         )
         told = f"layout {write.label}" + (f", cordon {bool(cordon)}" if write.cordon != AS_IT_IS else "")
         return Step(f"{what}: {told}", void(change, f"N{write.node}"), broken)
+
+
+@lru_cache(maxsize=100_000)
+def _decided(rollout: Rollout, state: State) -> tuple[tuple[str, Write, str], ...]:
+    return tuple(rollout.decisions(state))
 
 
 def _on_target(record: Record, wanted: int | None) -> bool:

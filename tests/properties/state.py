@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from tests.properties.cluster import ACTIVE, AS_IT_IS, BASE, NO_PODS, SHAPES
@@ -24,6 +25,10 @@ class Record(NamedTuple):
     doomed: bool = False
     pod: int = 0
     pod_step: int = 0
+
+    @property
+    def ids(self) -> tuple[int, int, int, int]:
+        return self.token, self.step, self.pod, self.pod_step
 
     @property
     def phase(self) -> Phase:
@@ -163,34 +168,67 @@ _LASTING: Final = {0: 0, AS_IT_IS: AS_IT_IS}
 
 def renamed(state: State) -> State:
     """Ids by first appearance: tokens, steps and pods are only ever compared."""
-    nodes = list(state.nodes)
-    late = list(state.late)
-    for n, node in enumerate(state.nodes):
+    odd = [n for n, node in enumerate(state.nodes) if not _is_in_order(_ids(n, node, state.late))]
+    if not odd:
+        return state
+    nodes, late = list(state.nodes), list(state.late)
+    for n in odd:
+        node = nodes[n]
         names = dict(_LASTING)
 
         def name(old: int, names: dict[int, int] = names) -> int:
             return names.setdefault(old, len(names))
 
-        def of(record: Record, name: Any = name) -> Record:
-            return record._replace(
-                token=name(record.token),
-                step=name(record.step),
-                pod=name(record.pod),
-                pod_step=name(record.pod_step),
-            )
-
-        taken = name(node.taken)
-        record = of(node.record) if node.record is not None else None
         nodes[n] = node._replace(
-            taken=taken, record=record, step=name(node.step), cordon=name(node.cordon), pod=name(node.pod)
+            taken=name(node.taken),
+            record=_renamed(node.record, name),
+            step=name(node.step),
+            cordon=name(node.cordon),
+            pod=name(node.pod),
         )
         for i, write in enumerate(late):
-            if write.node == n and write.kind != "new record":
+            if _has_ids(write, n):
                 late[i] = write._replace(
                     token=name(write.token),
                     step=name(write.step),
                     cordon=name(write.cordon),
                     pod=name(write.pod),
-                    record=of(write.record) if write.record is not None else None,
+                    record=_renamed(write.record, name),
                 )
     return state._replace(nodes=tuple(nodes), late=tuple(sorted(late, key=in_order)))
+
+
+def _renamed(record: Record | None, name: Callable[[int], int]) -> Record | None:
+    if record is None:
+        return None
+    token, step, pod = name(record.token), name(record.step), name(record.pod)
+    return record._replace(token=token, step=step, pod=pod, pod_step=name(record.pod_step))
+
+
+def _has_ids(write: Write, n: int) -> bool:
+    return write.node == n and write.kind != "new record"
+
+
+def _ids(n: int, node: Node, late: tuple[Write, ...]) -> list[int]:
+    """All ids that are about a node, in the order in which they are named."""
+    ids = [node.taken]
+    if node.record is not None:
+        ids += node.record.ids
+    ids += (node.step, node.cordon, node.pod)
+    for write in late:
+        if _has_ids(write, n):
+            ids += (write.token, write.step, write.cordon, write.pod)
+            if write.record is not None:
+                ids += write.record.ids
+    return ids
+
+
+def _is_in_order(ids: list[int]) -> bool:
+    """Whether they are named by first appearance already."""
+    last = len(_LASTING) - 1
+    for each in ids:
+        if each > last:
+            if each > last + 1:
+                return False
+            last = each
+    return True

@@ -22,7 +22,7 @@ from gpupartition.controller.records import NODE_STATES, Record, new_record, wit
 from gpupartition.domain.lifecycle import advance
 from gpupartition.domain.rest import rest
 from gpupartition.domain.world import AT_REST
-from gpupartition.domain.writes import Subject, effects, last_used
+from gpupartition.domain.writes import Subject, effects
 from gpupartition.kube import DAEMON_SETS, NODES, Conflict, Kind, NotFound
 
 LONG_AGO, NOW = datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 1, 2, tzinfo=UTC)
@@ -69,7 +69,7 @@ class Server:
 
     async def list(self, kind: Kind, *, label_selector: str = "") -> Any:
         await Pause()
-        assert kind == NODE_STATES or (kind, label_selector) == (NODES, f"{names.LAYOUT}=halves")
+        assert kind == NODE_STATES or (kind == NODES and label_selector.startswith(names.LAYOUT))
         return SimpleNamespace(items=[deepcopy(self.record)] if kind == NODE_STATES else [])
 
     async def delete(self, _: Kind, name: str, *, namespace: str, uid: str, resource_version: str) -> None:
@@ -125,7 +125,7 @@ async def come_into_use(server: Any, *, touches: bool) -> None:
         if config is not None and not touches:
             config["metadata"]["annotations"][names.LAST_USED] = NOW.isoformat()
         turn = world(grant=granted(), way_back=WHOLE, wanted=replace(HALVES, objects=(CONFIG,)))
-        turn = replace(turn, now=NOW, config_touched=last_used(config) if config is not None else None)
+        turn = replace(turn, now=NOW, config_touched=last_used(config))
         step = rest(state, turn) if state.phase in AT_REST else advance(state, turn)
         try:
             if step is not None:
@@ -147,10 +147,18 @@ async def come_into_use(server: Any, *, touches: bool) -> None:
             await carry_out(server, effect)
 
 
+def last_used(config: dict[str, Any] | None) -> datetime | None:
+    """When the object was last touched; None while there is none."""
+    return datetime.fromisoformat(config["metadata"]["annotations"][names.LAST_USED]) if config is not None else None
+
+
 def collect(server: Any) -> Coroutine[Any, Any, None]:
     """The real collector, whose caches know of no use."""
     caches: Any = SimpleNamespace(records={}, nodes={})
-    owner: Any = SimpleNamespace(name="d", cluster=SimpleNamespace(daemon_sets=[CONFIG]))
+    backend = SimpleNamespace(label=names.LAYOUT, documents=lambda _: ())
+    owner: Any = SimpleNamespace(
+        name="d", spec=driver(), backend=backend, cluster=SimpleNamespace(daemon_sets=[CONFIG])
+    )
     return Collector(server, caches).collect(owner)
 
 
