@@ -17,13 +17,14 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from gpupartition.kube.errors import ApiError, NotFound
-from gpupartition.kube.kinds import NODES, PODS
+from gpupartition.kube.kinds import NODES
 from testbed import faults
 from testbed.drivers import mig_parted
 from testbed.drivers.container import REPORT_AGAIN, Container
 from testbed.drivers.example import BOOLEANS, BadEnvironmentError
 from testbed.drivers.gpus import NvmlError
 from testbed.drivers.mig_parted import BadConfigError, Config, Node
+from testbed.drivers.nvidia_clients import Clients, WedgedError
 from testbed.drivers.nvidia_plugin import seconds
 from testbed.faults import Behaviour, Running, crash
 
@@ -40,15 +41,6 @@ LABEL: Final = "app=nvidia-mig-manager"
 
 CONFIG: Final = "nvidia.com/mig.config"
 STATE: Final = "nvidia.com/mig.config.state"
-PAUSED: Final = "paused-for-mig-change"
-CLIENTS: Final = tuple(
-    f"nvidia.com/gpu.deploy.{name}"
-    for name in ("device-plugin", "gpu-feature-discovery", "dcgm-exporter", "dcgm", "nvsm")
-)
-"""The labels by which NVIDIA's DaemonSets choose their nodes, and which are paused while GPUs change."""
-WAITED_FOR: Final = ("nvidia-device-plugin-daemonset", "gpu-feature-discovery", "nvidia-dcgm-exporter", "nvidia-dcgm")
-DELETED_BEFORE: Final = ("nvidia-cuda-validator", "nvidia-device-plugin-validator")
-DELETED_AFTER: Final = ("nvidia-operator-validator",)
 FOREVER: Final = float("inf")
 
 
@@ -105,10 +97,6 @@ class Label:
         return self._current
 
 
-class _Wedged(Exception):  # noqa: N818
-    """The real one returns from its work in the middle, without another word."""
-
-
 class MigManager(Container):
     """One node's mig-manager."""
 
@@ -126,6 +114,12 @@ class MigManager(Container):
         source = pod.config_map(folder) if self.settings.config_file else ""
         if self.settings.config_file and not source:
             self._broken = self._broken or f"no ConfigMap is mounted at {folder}: failed to read custom config"
+        self._clients = Clients(
+            machine,
+            self.settings.clients_namespace,
+            poll=self.settings.poll,
+            pod_wait=self.settings.pod_wait,
+        )
         self._mount = machine.mounts.mount(pod.namespace, source, pod.uid, self.wake) if source else None
         self._begin()
 
@@ -169,7 +163,7 @@ class MigManager(Container):
         while (key := self._label.ask()) is not None:
             try:
                 await self._reconfigure(key)
-            except _Wedged as problem:
+            except WedgedError as problem:
                 log.error("%s: %s: Error: %s", self.pod.node, key, problem)  # noqa: TRY400
         return pause
 
@@ -194,10 +188,10 @@ class MigManager(Container):
             await self._finish("failed", labels, on, "MIG mode change did not take effect after rebooting")
             return
         await self._machine.label({STATE: "pending"})
-        await self._machine.label(_clients(labels, PAUSED))
-        await self._wait_for_pods()
+        await self._clients.pause(labels)
+        await self._clients.gone()
         if on.get("wedged") == "before":
-            raise _Wedged("failed to wait for pods to be deleted")
+            raise WedgedError("failed to wait for pods to be deleted")
         await asyncio.sleep(float(on.get("slow-apply", 0)))
         if on.get("wrong-state") != "success":
             try:
@@ -206,10 +200,10 @@ class MigManager(Container):
                 await self._finish("failed", labels, on, f"failed to apply MIG configuration: {problem}")
                 return
         if on.get("wedged") == "after":
-            raise _Wedged("failed to restart validator pod")
-        await self._delete(DELETED_AFTER)
+            raise WedgedError("failed to restart validator pod")
+        await self._clients.validate()
         if "leaves-paused" not in on:
-            await self._machine.label(_clients(labels, "true"))
+            await self._clients.restore(labels)
             self._restored_once = True
         await self._finish(on.get("wrong-state", "success"), labels, on, "applied")
 
@@ -263,7 +257,7 @@ class MigManager(Container):
         log.info("%s: %s: %s", self.pod.node, state, why)
         await asyncio.sleep(float(on.get("late-state", 0)))
         if not self._restored_once and "leaves-paused" not in on:
-            await self._machine.label(_clients(labels, "true"))
+            await self._clients.restore(labels)
         await self._machine.label({STATE: state})
 
     # ------------------------------------------------------------------------------------------------------------------ what it asks
@@ -287,40 +281,3 @@ class MigManager(Container):
             except ApiError as refusal:  # the GPUs know it without asking anybody: so we insist
                 log.warning("%s: %s", self.pod.node, refusal)
                 await asyncio.sleep(self.settings.poll)
-
-    async def _wait_for_pods(self) -> None:
-        for app in WAITED_FOR:
-            try:
-                async with asyncio.timeout(self.settings.pod_wait):
-                    await self._gone(app)
-            except (TimeoutError, ApiError) as problem:
-                raise _Wedged(f"{app} pod did not shutdown: {problem or 'timed out'}") from problem
-        await self._delete(DELETED_BEFORE)
-
-    async def _gone(self, app: str) -> None:
-        there = True
-        while there:
-            await asyncio.sleep(self.settings.poll)
-            there = bool(await self._pods(app))
-
-    async def _delete(self, apps: tuple[str, ...]) -> None:
-        try:
-            for app in apps:
-                for name in await self._pods(app):
-                    await self._machine.client.delete(PODS, name, namespace=self.settings.clients_namespace)
-        except ApiError as problem:
-            raise _Wedged(f"failed to delete pod: {problem}") from problem
-
-    async def _pods(self, app: str) -> list[str]:
-        listing = await self._machine.client.list(
-            PODS,
-            namespace=self.settings.clients_namespace,
-            field_selector=f"spec.nodeName={self._machine.name}",
-            label_selector=f"app={app}",
-        )
-        return [str(pod["metadata"]["name"]) for pod in listing.items]
-
-
-def _clients(labels: Mapping[str, str], value: str) -> dict[str, str | None]:
-    """The labels of all clients, at this value; false stays false, and a label that was not there is made."""
-    return {label: "false" if labels.get(label) == "false" else value for label in CLIENTS}
