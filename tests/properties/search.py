@@ -6,6 +6,7 @@ from array import array
 from dataclasses import dataclass
 
 from tests.properties.invariants import broken, false_success, quiet
+from tests.properties.moves import steps
 from tests.properties.rollout import Rollout
 from tests.properties.state import State, renamed
 
@@ -40,7 +41,7 @@ def explore(rollout: Rollout, *, most: int, only: str = "") -> Found:
 
     k = 0
     while k < len(states) and len(states) < most:
-        for step in rollout.steps(states[k]):
+        for step in steps(rollout, states[k]):
             after = renamed(step.state)
             new = after not in index
             found = {*step.broken.split(), *(broken(after).split() if new else ())}

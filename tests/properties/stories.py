@@ -11,9 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from tests.properties import moves, server
 from tests.properties.invariants import broken, false_success, quiet
 from tests.properties.rollout import Rollout
 from tests.properties.state import State, Step, renamed
+from tests.properties.surroundings import around
+from tests.properties.workers import readings
 
 ENOUGH: Final = 3000  # steps; whoever has not come to an end by then never does
 
@@ -73,12 +76,12 @@ def calm_down(rollout: Rollout, state: State) -> tuple[State, set[str]]:
 
 def undisturbed(rollout: Rollout, state: State) -> Step | None:
     """What happens next where one operator is never stopped and nothing goes wrong; None when nothing is to be done."""
-    around = (step for step in rollout.around(state) if step.helps)
-    for step in around:
-        return step._replace(state=renamed(step.state))
-    for step in rollout.readings(state):
+    for step in around(rollout, state):
+        if step.helps:
+            return step._replace(state=renamed(step.state))
+    for step in readings(rollout, state):
         (added,) = (Counter(step.state.late) - Counter(state.late)).elements()
-        done = rollout.done(state, added)
+        done = server.done(rollout, state, added)
         return Step(done.what, renamed(done.state), f"{step.broken} {done.broken}".strip())
     return None
 
@@ -98,7 +101,7 @@ def _until(rollout: Rollout, state: State, written: str) -> list[Step]:
 
 def _one(rollout: Rollout, state: State, line: str) -> list[Step]:
     names = {line, f"n0: {line}", f"n0: a worker {line}", f"a worker {line}"}
-    found = {renamed(s.state): s for s in rollout.steps(state) if s.what in names}
+    found = {renamed(s.state): s for s in moves.steps(rollout, state) if s.what in names}
     assert len(found) <= 1, f"{line!r} may mean {len(found)} things"
     return [step._replace(state=after) for after, step in found.items()]
 

@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import pytest
+from tests.properties import server
 from tests.properties.invariants import broken, quiet
 from tests.properties.rollout import Rollout
 from tests.properties.state import State, Step, renamed
 from tests.properties.stories import Told, broken_by, calm_down, tell, undisturbed
+from tests.properties.workers import readings
 
 STORY: Final = """
 n0: new record
@@ -149,7 +151,7 @@ def a_second_one_comes_in(tale: Tale) -> None:
     """At every moment of the tale it reads, and for all it may decide it writes at every later moment."""
     rollout, seen = tale.rollout, set[State]()
     for step in tale.told().steps:
-        for reading in rollout.readings(step.state._replace(late=())):
+        for reading in readings(rollout, step.state._replace(late=())):
             for late in landings(rollout, renamed(reading.state)):
                 assert not broken_by(rollout, late), f"{reading.what} after {step.what}, then {late.what}"
                 if late.state not in seen:
@@ -162,7 +164,7 @@ def landings(rollout: Rollout, state: State) -> list[Step]:
     patient, found = replace(rollout, patient=True), list[Step]()
     while state.late:
         (write,) = state.late
-        done = rollout.done(state._replace(late=()), write)
+        done = server.done(rollout, state._replace(late=()), write)
         found.append(done._replace(state=renamed(done.state)))
         step = undisturbed(patient, state)
         if step is None or step.state == state:

@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties.moves import steps
 from tests.properties.rollout import Rollout
 from tests.properties.search import explore
 from tests.properties.state import State, renamed
@@ -153,7 +154,7 @@ def walk(rollout: Rollout, choices: list[int]) -> tuple[State, list[str]]:
     """Let happen what the numbers choose, checking every state on the way."""
     state, story = renamed(rollout.initial()), []
     for choice in choices:
-        ways = list(rollout.steps(state))
+        ways = list(steps(rollout, state))
         if not ways:
             break
         step = ways[choice % len(ways)]
