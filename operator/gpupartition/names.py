@@ -21,6 +21,7 @@ DRIVER: Final = f"{GROUP}/driver"
 STEP: Final = f"{GROUP}/step"
 FINGERPRINT: Final = f"{GROUP}/fingerprint"
 LAST_USED: Final = f"{GROUP}/last-used"
+ENTRIES: Final = f"{GROUP}/entries"
 FULL_NODE_NAME: Final = f"{GROUP}/node"
 CORDONED: Final = f"{GROUP}/cordoned"
 

@@ -43,7 +43,7 @@ class Bench:
         return BACKENDS[self.driver.type]
 
     async def cluster(self) -> Cluster:
-        namespace = self.backend.namespace(self.driver)
+        namespace = next(iter(self.backend.namespaces(self.driver)), "")
         if not namespace:
             return Cluster()
         return Cluster(
@@ -54,7 +54,7 @@ class Bench:
     async def facts(self) -> NodeFacts:
         here = f"spec.nodeName={self.node}"
         name = self.backend.driver_name(self.driver, await self.cluster())
-        namespace = self.backend.namespace(self.driver)
+        namespace = next(iter(self.backend.namespaces(self.driver)), "")
         pods = await self.client.list(PODS, namespace=namespace, field_selector=here) if namespace else None
         slices = await self.client.list(RESOURCE_SLICES, field_selector=f"{here},spec.driver={name}")
         return NodeFacts(
@@ -69,8 +69,8 @@ class Bench:
 
     async def compile(self, *layouts: Mapping[str, Any]) -> Config:
         policy = {"driver": "d", "nodeSelector": {"matchLabels": {"a": "b"}}, "layouts": layouts}
-        node = await self.client.get(NODES, self.node)
-        return self.backend.compile(self.driver, PolicySpec.model_validate(policy), node, await self.cluster())
+        facts = NodeFacts(node=await self.client.get(NODES, self.node))
+        return self.backend.compile(self.driver, PolicySpec.model_validate(policy), facts, await self.cluster())
 
     async def assign(self, to: Assigned, step: str) -> None:
         """Write until nothing remains to be written."""

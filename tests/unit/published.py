@@ -41,7 +41,7 @@ def node(**labels: str) -> dict[str, Any]:
 
 
 def config(*layouts: Mapping[str, Any], of: DriverSpec | None = None, on: Mapping[str, Any] | None = None) -> Config:
-    return BACKEND.compile(of or driver(), policy(*layouts), on or node(), Cluster())
+    return BACKEND.compile(of or driver(), policy(*layouts), NodeFacts(node=on or node()), Cluster())
 
 
 class Server:

@@ -120,7 +120,11 @@ def test_each_list_says_how_it_is_merged(kind: crd.Kind) -> None:
                 "status.inFlight": ["node"],
                 "status.conditions": ["type"],
             },
-            "GpuPartitionPolicy": {"spec.layouts": ["name"], "status.conditions": ["type"]},
+            "GpuPartitionPolicy": {
+                "spec.layouts": ["name"],
+                "spec.layouts[].profiles": ["name"],
+                "status.conditions": ["type"],
+            },
             "GpuPartitionNodeState": {},
         }[kind.kind]
     )

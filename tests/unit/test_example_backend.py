@@ -161,13 +161,13 @@ CLUSTER = Cluster(daemon_sets=[daemon_set()], controller_revisions=[revision()])
 
 def compiled(wanted: PolicySpec, template: Mapping[str, Any] | None = None, gpus: int = 8) -> str:
     return BACKEND.compile(
-        driver(gpus), wanted, node(), Cluster(daemon_sets=[daemon_set(template=template)])
+        driver(gpus), wanted, facts(), Cluster(daemon_sets=[daemon_set(template=template)])
     ).fingerprint
 
 
 def problems(wanted: PolicySpec, gpus: int = 8) -> list[Problem]:
     with pytest.raises(Refused) as refused:
-        BACKEND.compile(driver(gpus), wanted, node(), CLUSTER)
+        BACKEND.compile(driver(gpus), wanted, facts(), CLUSTER)
     return list(refused.value.problems)
 
 
@@ -228,7 +228,7 @@ def test_every_layout_has_a_fingerprint_of_its_own() -> None:
 
 
 def test_a_variant_is_the_base_told_another_layout_and_bound_to_nodes_that_are_assigned_to_it() -> None:
-    config = BACKEND.compile(driver(), policy(2), node(), CLUSTER)
+    config = BACKEND.compile(driver(), policy(2), facts(), CLUSTER)
     (variant,) = config.objects
     whole = variant["metadata"]["annotations"][FINGERPRINT]
     marks = {LAYOUT: config.fingerprint, DRIVER: BASE}
@@ -256,7 +256,7 @@ def test_a_variant_keeps_every_other_requirement_of_the_base() -> None:
         "nodeSelectorTerms"
     ]
     term["matchExpressions"].append(arch)
-    (variant,) = BACKEND.compile(driver(), policy(2), node(), Cluster(daemon_sets=[daemon_set(template=base)])).objects
+    (variant,) = BACKEND.compile(driver(), policy(2), facts(), Cluster(daemon_sets=[daemon_set(template=base)])).objects
     affinity = variant["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
     assert affinity == {
         "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [arch]}]}
@@ -265,16 +265,16 @@ def test_a_variant_keeps_every_other_requirement_of_the_base() -> None:
 
 def test_compiling_leaves_the_base_as_it_was_read() -> None:
     base = daemon_set()
-    BACKEND.compile(driver(), policy(2), node(), Cluster(daemon_sets=[base]))
+    BACKEND.compile(driver(), policy(2), facts(), Cluster(daemon_sets=[base]))
     assert base == daemon_set()
 
 
 def test_a_variant_that_somebody_changed_is_not_used() -> None:
-    (variant,) = BACKEND.compile(driver(), policy(2), node(), CLUSTER).objects
+    (variant,) = BACKEND.compile(driver(), policy(2), facts(), CLUSTER).objects
     changed = copy.deepcopy(dict(variant))
     changed["spec"]["template"]["spec"]["containers"][0]["image"] = "other"
     with pytest.raises(Refused, match=r"kubectl rollout undo daemonset/plugin-[0-9a-f]{16} --namespace gpu-driver"):
-        BACKEND.compile(driver(), policy(2), node(), Cluster(daemon_sets=[daemon_set(), changed]))
+        BACKEND.compile(driver(), policy(2), facts(), Cluster(daemon_sets=[daemon_set(), changed]))
 
 
 def test_the_name_of_a_base_that_is_too_long_for_a_label_is_cut_and_stays_its_own() -> None:
@@ -299,13 +299,13 @@ def drawing(pool: Pool) -> list[str]:
 
 
 def test_whole_gpus_are_plain_devices() -> None:
-    pool = BACKEND.compile(driver(2), policy(0), node(), CLUSTER).pool
+    pool = BACKEND.compile(driver(2), policy(0), facts(), CLUSTER).pool
     assert drawing(pool) == ["gpu-0 80Gi 100", "gpu-1 80Gi 100"]
     assert pool.counters == {}
 
 
 def test_parts_come_before_the_whole_and_draw_on_the_same_counters() -> None:
-    pool = BACKEND.compile(driver(2), policy(2), node(), CLUSTER).pool
+    pool = BACKEND.compile(driver(2), policy(2), facts(), CLUSTER).pool
     assert drawing(pool) == [
         "gpu-0-partition-0 40Gi 50 gpu-0-counters",
         "gpu-0-partition-1 40Gi 50 gpu-0-counters",
@@ -319,17 +319,17 @@ def test_parts_come_before_the_whole_and_draw_on_the_same_counters() -> None:
 
 
 def test_thirds_are_whole_bytes_rounded_down() -> None:
-    pool = BACKEND.compile(driver(1), policy(3), node(), CLUSTER).pool
+    pool = BACKEND.compile(driver(1), policy(3), facts(), CLUSTER).pool
     assert drawing(pool)[0] == "gpu-0-partition-0 28633115306 33 gpu-0-counters"
 
 
 def test_shared_devices_say_so() -> None:
-    assert all(d.shared for d in BACKEND.compile(driver(), policy(2, sharing=SHARED), node(), CLUSTER).pool.devices)
+    assert all(d.shared for d in BACKEND.compile(driver(), policy(2, sharing=SHARED), facts(), CLUSTER).pool.devices)
 
 
 @pytest.mark.parametrize(("gpus", "parts"), [(8, 7), (4, 15), (1, 63), (64, 0)])
 def test_the_largest_layouts_of_the_api_are_accepted(gpus: int, parts: int) -> None:
-    assert BACKEND.compile(driver(gpus), policy(parts), node(), CLUSTER).pool.devices
+    assert BACKEND.compile(driver(gpus), policy(parts), facts(), CLUSTER).pool.devices
 
 
 # ------------------------------------------------------------------------------------------------------------------ what is refused
@@ -452,7 +452,7 @@ def test_a_base_that_already_runs_what_a_policy_asks_for_is_known_by_its_fingerp
 
 
 def test_a_variants_pod_runs_the_fingerprint_that_the_variant_is_named_by() -> None:
-    config = BACKEND.compile(driver(), policy(4), node(), CLUSTER)
+    config = BACKEND.compile(driver(), policy(4), facts(), CLUSTER)
     (variant,) = config.objects
     name = variant["metadata"]["name"]
     cluster = Cluster(
@@ -532,7 +532,7 @@ def test_where_nothing_says_what_runs_there_is_no_way_back(here: NodeFacts, clus
 
 
 def test_label_and_step_are_written_in_one_patch_under_the_nodes_version() -> None:
-    to = BACKEND.compile(driver(), policy(2), node(), CLUSTER).assigned()
+    to = BACKEND.compile(driver(), policy(2), facts(), CLUSTER).assigned()
     assert BACKEND.assign(driver(), facts(), to, "s1", 1) == PatchNode(
         node="n1", resource_version="7", labels={LAYOUT: to.assignment}, annotations={STEP: "s1"}
     )
@@ -543,7 +543,7 @@ def test_label_and_step_are_written_in_one_patch_under_the_nodes_version() -> No
 
 
 def test_a_step_that_is_used_up_writes_nothing_any_more() -> None:
-    to = BACKEND.compile(driver(), policy(2), node(), CLUSTER).assigned()
+    to = BACKEND.compile(driver(), policy(2), facts(), CLUSTER).assigned()
     assert BACKEND.assign(driver(), facts(step="s1"), to, "s1", 1) is None
     assert BACKEND.cancel(driver(), facts(step="s1"), "s1") is None
 
@@ -555,15 +555,15 @@ def test_cancelling_uses_the_step_up_and_touches_no_label() -> None:
 
 
 def test_a_change_disturbs_the_whole_node_and_no_change_nobody() -> None:
-    halves = BACKEND.compile(driver(1), policy(2), node(), CLUSTER).pool
-    quarters = BACKEND.compile(driver(1), policy(4), node(), CLUSTER).pool
+    halves = BACKEND.compile(driver(1), policy(2), facts(), CLUSTER).pool
+    quarters = BACKEND.compile(driver(1), policy(4), facts(), CLUSTER).pool
     assert BACKEND.disturbs(halves, quarters) == {"gpu-0-partition-0", "gpu-0-partition-1", "gpu-0-full"}
     assert BACKEND.disturbs(halves, halves) == frozenset()
 
 
 def test_slices_of_the_driver_are_never_repaired_by_us() -> None:
     assert (
-        BACKEND.repair(driver(), facts(), BACKEND.compile(driver(), policy(2), node(), CLUSTER).assigned(), 1) is None
+        BACKEND.repair(driver(), facts(), BACKEND.compile(driver(), policy(2), facts(), CLUSTER).assigned(), 1) is None
     )
 
 

@@ -33,6 +33,7 @@ from tests.unit.worlds import (
 )
 
 from gpupartition.api.v1alpha1 import Drain, DrainMode, NodeStateStatus, OnFailure, OnTimeout, Phase, Restart
+from gpupartition.domain.backend import Config, Observation
 from gpupartition.domain.changes import UNANSWERED, USUALLY
 from gpupartition.domain.lifecycle import PHASES, advance, way_out
 from gpupartition.domain.pool import Pool
@@ -47,6 +48,17 @@ IN_FLIGHT: Final = tuple(PHASES)
 def same_assignment(phase: Phase, **more: Any) -> NodeStateStatus:
     """On the way to another config by the same value: only the driver's pod can pick it up."""
     return record(phase, target=HALVES_RESTARTED, previous=HALVES, **more)
+
+
+def failing(layout: Config, *, agent: str = "agent-1", stale: bool = False) -> Observation:
+    """The driver says that it failed; the pod that says so may have seen too little."""
+    pod = {"metadata": {"name": agent, "namespace": "gpus", "uid": agent}}
+    return replace(seen(layout, step=STEP, ready=False), failed="it failed", acknowledged=False, agent=pod, stale=stale)
+
+
+def replaced(phase: Phase) -> NodeStateStatus:
+    """The pod that had not seen its config was to go in this step."""
+    return record(phase, restart=Restart(pod_uid="agent-1", step=STEP, agent=True))
 
 
 def lost(phase: Phase) -> NodeStateStatus:
@@ -65,6 +77,8 @@ UNVERIFIED: Final = ", and its hardware is unverified"
 ALL_ALONG: Final = "the node has had the new target all along"
 SUPERSEDED: Final = "the policy wants another layout"
 ANEW: Final = "the driver's pod has to start anew"
+UNSEEN: Final = "the pod that carries out the assignment has not seen its config"
+SEEN: Final = "a new pod has seen the config, and is told again"
 SLOW_QUIESCE: Final = "the quiesce was not confirmed in time"
 BACK: Final = "the node is back and publishes what it did"
 GIVEN_UP: Final = next(way.note for way in PHASES[Phase.FAILED].exits if way.reason == "Abandoned")
@@ -142,6 +156,16 @@ CASES: Final[Mapping[tuple[Phase, str], Case]] = {
         record(Phase.APPLYING),
         world(observed=seen(HALVES, step=STEP), rule=quiesce(), holders=[holder()]),
     ),
+    (Phase.APPLYING, UNSEEN): (record(Phase.APPLYING), world(observed=failing(HALVES, stale=True))),
+    (Phase.APPLYING, SEEN): (replaced(Phase.APPLYING), world(observed=failing(HALVES, agent="agent-2"))),
+    (Phase.APPLYING, "the driver failed to take the new config"): (
+        record(Phase.APPLYING),
+        world(observed=failing(HALVES)),
+    ),
+    (Phase.APPLYING, "the driver failed to take the new config" + HALTED): (
+        record(Phase.APPLYING),
+        replace(world(observed=failing(HALVES)), on_failure=OnFailure.HALT),
+    ),
     (Phase.APPLYING, ANEW): (
         same_assignment(Phase.APPLYING),
         world(wanted=HALVES_RESTARTED, observed=seen(HALVES, step=STEP)),
@@ -197,6 +221,12 @@ CASES: Final[Mapping[tuple[Phase, str], Case]] = {
         world(observed=seen(HALVES, step=STEP)),
     ),
     (Phase.ROLLING_BACK, GONE): gone(Phase.ROLLING_BACK),
+    (Phase.ROLLING_BACK, UNSEEN): (record(Phase.ROLLING_BACK), world(observed=failing(WHOLE, stale=True))),
+    (Phase.ROLLING_BACK, SEEN): (replaced(Phase.ROLLING_BACK), world(observed=failing(WHOLE, agent="agent-2"))),
+    (Phase.ROLLING_BACK, "the driver failed to take the former config"): (
+        record(Phase.ROLLING_BACK),
+        world(observed=failing(WHOLE)),
+    ),
     (Phase.ROLLING_BACK, ANEW): (
         same_assignment(Phase.ROLLING_BACK),
         world(wanted=HALVES_RESTARTED, observed=seen(HALVES_RESTARTED, step=STEP)),
@@ -547,6 +577,61 @@ def test_rolling_back_always_begins_a_step_of_its_own(key: tuple[Phase, str]) ->
     state, turn = CASES[key]
     after = must(state, turn)
     assert (after.step, after.generation) == (FRESH, state.generation + 1)
+
+
+# ------------------------------------------------------------------------------------- drivers that are told, and answer
+
+
+def answering(layout: Config, *, acknowledged: bool, plugin: str = "pod-1") -> Observation:
+    """A driver that does what the assignment says when it likes, and whose plugin sees nothing of it until it starts anew."""
+    has = seen(layout, step=STEP, ready=acknowledged, plugin=plugin)
+    return replace(has, acknowledged=acknowledged, restarts=True)
+
+
+def test_a_plugin_is_not_restarted_before_the_driver_has_done_what_it_was_told() -> None:
+    assert advance(record(Phase.APPLYING), world(observed=answering(HALVES, acknowledged=False))) is None
+    after = must(record(Phase.APPLYING), world(observed=answering(HALVES, acknowledged=True)))
+    assert (after.phase, after.restart) == (Phase.APPLYING, Restart(pod_uid="pod-1", step=STEP))
+
+
+def test_a_node_is_verified_only_after_its_plugin_has_started_anew() -> None:
+    state = record(Phase.APPLYING, restart=Restart(pod_uid="pod-1", step=STEP))
+    assert advance(state, world(observed=answering(HALVES, acknowledged=True))) is None
+    assert must(state, world(observed=answering(HALVES, acknowledged=True, plugin="pod-2"))).phase is Phase.VERIFYING
+
+
+def test_a_restart_of_an_earlier_step_does_not_count_for_such_a_driver() -> None:
+    state = record(Phase.APPLYING, restart=Restart(pod_uid="pod-1", step=FORMER_STEP))
+    after = must(state, world(observed=answering(HALVES, acknowledged=True, plugin="pod-2")))
+    assert after.restart == Restart(pod_uid="pod-2", step=STEP)
+
+
+def test_the_pod_that_saw_too_little_goes_on_record_and_then_the_node_is_told_again_by_another_step() -> None:
+    after = must(record(Phase.APPLYING), world(observed=failing(HALVES, stale=True)))
+    assert (after.phase, after.restart) == (Phase.APPLYING, Restart(pod_uid="agent-1", step=STEP, agent=True))
+    assert advance(after, world(observed=failing(HALVES, stale=True))) is None, "it has not gone yet"
+    again = must(after, world(observed=failing(HALVES, agent="agent-2")))
+    assert (again.phase, again.step, again.restart) == (Phase.APPLYING, FRESH, after.restart)
+
+
+def test_a_driver_that_failed_is_not_waited_for_until_the_limit_is_over() -> None:
+    after = must(record(Phase.APPLYING), world(observed=failing(HALVES)))
+    assert after.phase is Phase.ROLLING_BACK
+    assert "it failed" in after.message
+
+
+def test_config_that_pods_see_late_is_old_enough_before_a_node_is_closed() -> None:
+    limits = LIMITS.of_driver("applying_mig", seen_late=True)
+    young = replace(world(limits=limits), config_written=T0, now=T0 + LIMITS.config_age - SECOND)
+    assert advance(record(Phase.ADMITTED), young) is None
+    assert must(record(Phase.ADMITTED), replace(young, now=T0 + LIMITS.config_age)).phase is Phase.QUIESCING
+
+
+def test_the_time_that_config_has_to_age_does_not_count_against_its_phase() -> None:
+    limits = LIMITS.of_driver("applying_mig", seen_late=True)
+    assert limits.admitted == LIMITS.admitted + LIMITS.config_age
+    assert limits.applying == LIMITS.applying_mig
+    assert LIMITS.of_driver("applying", seen_late=False).config_age == NEVER
 
 
 @pytest.mark.parametrize("phase", [Phase.APPLYING, Phase.VERIFYING])

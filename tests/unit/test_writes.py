@@ -204,6 +204,6 @@ def test_a_config_is_created_or_touched_after_the_record_names_it(phase: Phase, 
 
 
 def test_a_config_of_which_nobody_ever_said_when_it_was_used_is_not_touched_since() -> None:
-    assert not touched_since(None, None)
-    assert touched_since(config(None), None)
-    assert not touched_since(config(None), T0)
+    assert not touched_since(config(None), None, None)
+    assert touched_since(config(None), config(None), None)
+    assert not touched_since(config(None), config(None), T0)

@@ -190,6 +190,11 @@ LAYOUTS: Final = Rule(
 
 UNIQUE: Final = Rule("self.all(x, self.exists_one(y, y == x))", "lists something twice: remove what is there already")
 
+PRESET_ALONE: Final = Rule(
+    "!self.exists(p, p.name.startsWith('all-')) || (self.size() == 1 && (!has(self[0].count) || self[0].count == 1))",
+    "a preset (all-...) says how all of the GPU is cut: write it alone and without count, or name the profiles",
+)
+
 SHARING: Final = Rule(
     "!has(self.capacity) || size(self.capacity) == 0 || (has(self.mode) && self.mode == 'Shared')",
     "only a shared device has capacity to ask for: write mode: Shared, or remove capacity",

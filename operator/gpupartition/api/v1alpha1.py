@@ -160,11 +160,52 @@ class PublishSpec(Model):
     """Where the GPUs of a node are known from."""
 
 
+class ObjectRef(Model):
+    """An object that is there already."""
+
+    namespace: Name
+    """Its namespace."""
+    name: Subdomain
+    """Its name."""
+
+
+class TablesRef(Model):
+    """A ConfigMap beside mig-manager."""
+
+    name: Subdomain
+    """Its name."""
+
+
+class Reboot(StrEnum):
+    """Whether mig-manager may reboot a node."""
+
+    REFUSE = "Refuse"
+    ALLOW = "Allow"
+
+
+class NvidiaMigSpec(Model):
+    """Static MIG: NVIDIA's mig-manager cuts the GPUs, NVIDIA's DRA driver publishes them, and there is no device plugin."""
+
+    mig_manager: ObjectRef
+    """The DaemonSet of mig-manager, such as {namespace: gpu-operator, name: nvidia-mig-manager}."""
+    config: Subdomain
+    """Name of the ConfigMap, in mig-manager's namespace, into which layouts are written. mig-manager has to mount it: in the ClusterPolicy
+    write migManager: {config: {name: ...}}. It belongs to the operator: nothing else may write it."""
+    plugin: ObjectRef
+    """The DaemonSet of the DRA driver's kubelet plugin: its pod on a node is restarted after a change."""
+    reboot: Reboot = Reboot.REFUSE
+    """Whether mig-manager may reboot a node whose GPUs cannot be reset. Refuse (the default): its WITH_REBOOT must not be true. Allow: a
+    change may take twice as long."""
+    tables: TablesRef | None = None
+    """A ConfigMap, in mig-manager's namespace, with tables of MIG profiles for products that this release does not know."""
+
+
 class DriverType(StrEnum):
     """How the GPUs are driven."""
 
     EXAMPLE_DRIVER = "ExampleDriver"
     PUBLISH = "Publish"
+    NVIDIA_MIG = "NvidiaMig"
 
 
 class DriverSpec(
@@ -172,6 +213,7 @@ class DriverSpec(
     json_schema_extra=checks(
         member("ExampleDriver", "exampleDriver", "{daemonSet: {namespace: ..., name: ...}, gpusPerNode: 8}"),
         member("Publish", "publish", "{driverName: ..., inventory: ...}"),
+        member("NvidiaMig", "nvidiaMig", "{migManager: ..., config: ..., plugin: ...}"),
     ),
 ):
     """How GPUs are driven, and what all policies together may cost."""
@@ -182,12 +224,14 @@ class DriverSpec(
             json_schema_extra=checks(fixed("nodes rely on it; make another GpuPartitionDriver, and move its policies"))
         ),
     ]
-    """How the GPUs are driven: by ExampleDriver (kubernetes-sigs/dra-example-driver), or Publish: the operator writes the ResourceSlices of
-    a driver name of its own. Exactly the member of that name is set. Immutable."""
+    """How the GPUs are driven: by ExampleDriver (kubernetes-sigs/dra-example-driver); by NvidiaMig (static MIG through NVIDIA's mig-manager);
+    or Publish: the operator writes the ResourceSlices of a driver name of its own. Exactly the member of that name is set. Immutable."""
     example_driver: ExampleDriverSpec | None = None
     """For type ExampleDriver: where it runs."""
     publish: PublishSpec | None = None
     """For type Publish: the driver name, and where the GPUs are known from."""
+    nvidia_mig: NvidiaMigSpec | None = None
+    """For type NvidiaMig: where mig-manager and the DRA driver run."""
     max_unavailable: NodeCount = "10%"
     """How many nodes may be unavailable at once, over all policies of this driver: a number, or a percentage of all nodes that they match
     (rounded down, at least 1). Nodes that are not Ready count too."""
@@ -308,6 +352,15 @@ class Choices(Model):
     """Whether the whole GPU is offered too, as long as no part of it is in use. The default is true."""
 
 
+class ProfileCount(Model):
+    """So many partitions of one profile."""
+
+    name: ProfileName
+    """The profile, such as 1g.10gb, as the GPU's driver writes it; or, as the only entry, a preset of mig-parted, such as all-balanced."""
+    count: Annotated[int, Field(ge=1, le=16)] = 1
+    """How many of them on each GPU; the default is 1."""
+
+
 class SharingCapacity(Model, json_schema_extra=checks(*rules.SHARING_CAPACITY)):
     """How one capacity of a shared device may be asked for (ResourceSlice `requestPolicy`)."""
 
@@ -345,6 +398,8 @@ class LayoutType(StrEnum):
     WHOLE = "Whole"
     EQUAL = "Equal"
     CHOICES = "Choices"
+    PROFILES = "Profiles"
+    KEEP = "Keep"
 
 
 class Layout(
@@ -352,6 +407,7 @@ class Layout(
     json_schema_extra=checks(
         member("Equal", "equal", "{parts: 2}"),
         member("Choices", "choices", "{profiles: [...]}"),
+        member("Profiles", "profiles", "[{name: 1g.10gb, count: 7}]"),
     ),
 ):
     """One way to cut GPUs, and which GPUs it is for."""
@@ -361,12 +417,17 @@ class Layout(
     match: Match
     """Which GPUs it is for. The first layout that matches a GPU wins."""
     type: LayoutType
-    """How the GPUs are cut. Whole: not at all. Equal: in equal parts. Choices: as the scheduler likes, among profiles.
-    Equal and Choices have a member of that name."""
+    """How the GPUs are cut. Whole: not at all. Equal: in equal parts. Choices: as the scheduler likes, among profiles. Profiles: into exactly
+    these partitions. Keep: they are left as they are. Equal, Choices and Profiles have a member of that name."""
     equal: Equal | None = None
     """For type Equal: in how many parts."""
     choices: Choices | None = None
     """For type Choices: among which profiles."""
+    profiles: Annotated[
+        list[ProfileCount] | None,
+        Field(min_length=1, max_length=16, json_schema_extra=keyed("name") | checks(rules.PRESET_ALONE)),
+    ] = None
+    """For type Profiles: which partitions, and how many."""
     sharing: Sharing = Sharing()
     """Whether a partition may serve several claims; without it, each serves one."""
 
@@ -696,6 +757,8 @@ class Restart(Model):
     """UID of the pod."""
     step: Hash
     """The step for which it has to go."""
+    agent: bool = False
+    """Whether it is not the driver's plugin but the pod that carries out the node's assignment."""
 
 
 class NodeStateStatus(Model):

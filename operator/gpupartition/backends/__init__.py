@@ -7,10 +7,12 @@ from typing import Final
 
 from gpupartition.api.v1alpha1 import DriverType
 from gpupartition.backends.example import ExampleDriver
+from gpupartition.backends.nvidia_mig import NvidiaMig
 from gpupartition.backends.publish import Publish
 from gpupartition.domain.backend import Backend
 
 BACKENDS: Final[Mapping[DriverType, Backend]] = {
     DriverType.EXAMPLE_DRIVER: ExampleDriver(),
     DriverType.PUBLISH: Publish(),
+    DriverType.NVIDIA_MIG: NvidiaMig(),
 }

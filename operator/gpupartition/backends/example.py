@@ -8,7 +8,7 @@ moves it from one DaemonSet to another; the driver publishes at its pod's start.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from gpupartition.api.v1alpha1 import (
     Assigned,
@@ -31,6 +31,7 @@ from gpupartition.backends.plugin_template import Settings, Unreadable
 from gpupartition.domain import fingerprint
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused
 from gpupartition.domain.effects import Effect, PatchNode
+from gpupartition.domain.entries import Document
 from gpupartition.domain.others import writer
 from gpupartition.domain.pool import Pool
 from gpupartition.names import DRIVER, FINGERPRINT, LAYOUT, STEP
@@ -40,6 +41,8 @@ _NO_WAY_BACK: Final = "NoWayBack"
 
 class ExampleDriver:
     """Backend of the driver type ExampleDriver."""
+
+    label = LAYOUT
 
     def pool_name(self, driver: DriverSpec, node: str) -> str:  # noqa: ARG002  (the pool is named like the node, whatever the driver)
         """The node's name."""
@@ -53,9 +56,21 @@ class ExampleDriver:
         except Unreadable as unreadable:
             raise Refused(unreadable.problem(_at(base))) from unreadable
 
-    def namespace(self, driver: DriverSpec) -> str:
+    def namespaces(self, driver: DriverSpec) -> Sequence[str]:
         """Where the base is; its variants are beside it."""
-        return _spec(driver).daemon_set.namespace
+        return (_spec(driver).daemon_set.namespace,)
+
+    def documents(self, driver: DriverSpec) -> Sequence[Document]:  # noqa: ARG002
+        """None: each layout has a DaemonSet of its own."""
+        return ()
+
+    def config_maps(self, driver: DriverSpec) -> Sequence[tuple[str, str]]:  # noqa: ARG002
+        """None."""
+        return ()
+
+    def applying(self, driver: DriverSpec) -> Literal["applying"]:  # noqa: ARG002
+        """As long as it takes to start a pod."""
+        return "applying"
 
     def preflight(self, driver: DriverSpec, cluster: Cluster) -> Sequence[Problem]:
         """Whether the base is there, waits for its pods to be deleted, leaves assigned nodes alone, and says what it publishes."""
@@ -65,7 +80,11 @@ class ExampleDriver:
             return refused.problems
         return list(installation_problems(base, _at(base)))
 
-    def compile(self, driver: DriverSpec, policy: PolicySpec, node: Object, cluster: Cluster) -> Config:  # noqa: ARG002
+    def depends(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> tuple[Any, ...]:  # noqa: ARG002
+        """Nothing: the driver is told how many GPUs there are."""
+        return ()
+
+    def compile(self, driver: DriverSpec, policy: PolicySpec, facts: NodeFacts, cluster: Cluster) -> Config:  # noqa: ARG002
         """The variant for the policy's one layout; the same for every node. Raises Refused."""
         base = _base(driver, cluster)
         problems = [*layout_problems(policy.layouts, _spec(driver).gpus_per_node)]
@@ -108,7 +127,7 @@ class ExampleDriver:
         pool = seen if seen.usable and seen.devices else expected
         if lasting and assignment is None:
             return Config(fingerprint=fingerprint.short(now), assignment=None, pool=pool)
-        frozen = _variant({"metadata": {"namespace": self.namespace(driver), "name": base.name}}, template, cluster)
+        frozen = _variant({"metadata": {"namespace": base.namespace, "name": base.name}}, template, cluster)
         return Config(fingerprint=frozen.fingerprint, assignment=frozen.assignment, pool=pool, objects=frozen.objects)
 
     def observe(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Observation:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic import TypeAdapter
 
@@ -18,6 +18,7 @@ from gpupartition.backends.slices import Target
 from gpupartition.domain import fingerprint, gpus
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused, Turn
 from gpupartition.domain.effects import Effect
+from gpupartition.domain.entries import Document
 from gpupartition.domain.layout import compile_pool
 from gpupartition.domain.pool import Pool
 
@@ -30,6 +31,8 @@ _LAYOUTS: Final = TypeAdapter(Sequence[Layout])
 class Publish:
     """Backend of the driver type Publish."""
 
+    label = ""
+
     def pool_name(self, driver: DriverSpec, node: str) -> str:
         """`<driver>/<node>`: schedulers before 1.36.3 confuse the counters of pools of one name, whatever the driver."""
         return f"{_spec(driver).driver_name}/{node}"
@@ -38,9 +41,21 @@ class Publish:
         """As the spec says."""
         return _spec(driver).driver_name
 
-    def namespace(self, driver: DriverSpec) -> str:  # noqa: ARG002
+    def namespaces(self, driver: DriverSpec) -> Sequence[str]:  # noqa: ARG002
         """Nowhere: there are neither pods nor DaemonSets."""
-        return ""
+        return ()
+
+    def documents(self, driver: DriverSpec) -> Sequence[Document]:  # noqa: ARG002
+        """None: the layout is in the slices."""
+        return ()
+
+    def config_maps(self, driver: DriverSpec) -> Sequence[tuple[str, str]]:  # noqa: ARG002
+        """None."""
+        return ()
+
+    def applying(self, driver: DriverSpec) -> Literal["applying"]:  # noqa: ARG002
+        """As long as it takes to write some slices."""
+        return "applying"
 
     def preflight(self, driver: DriverSpec, cluster: Cluster) -> Sequence[Problem]:
         """Whether the API server keeps what would be published, and whether a fixed inventory makes sense."""
@@ -64,9 +79,17 @@ class Publish:
                 problems += refused.problems
         return problems
 
-    def compile(self, driver: DriverSpec, policy: PolicySpec, node: Object, cluster: Cluster) -> Config:  # noqa: ARG002
+    def depends(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> tuple[Any, ...]:  # noqa: ARG002
+        """The labels that say which GPUs there are, and the name, of which the pool's is made."""
+        inventory = _spec(driver).inventory.node_labels
+        if inventory is None:
+            return ()
+        labels = facts.node["metadata"].get("labels", {})
+        return facts.name, *(labels.get(key) for key in (inventory.count, inventory.product, inventory.memory))
+
+    def compile(self, driver: DriverSpec, policy: PolicySpec, facts: NodeFacts, cluster: Cluster) -> Config:  # noqa: ARG002
         """The pool of the node's GPUs under the policy's layouts. Raises Refused."""
-        name = self.pool_name(driver, node["metadata"]["name"])
+        name, node = self.pool_name(driver, facts.name), facts.node
         if len(name) > MAX_POOL_NAME:
             raise Refused(
                 Problem(

@@ -24,7 +24,9 @@ from gpupartition.domain.effects import (
     PutSlice,
     RemoveTaint,
 )
+from gpupartition.domain.entries import Document, is_entry
 from gpupartition.kube import (
+    CONFIG_MAPS,
     DAEMON_SETS,
     DEVICE_TAINT_RULES,
     NODES,
@@ -119,6 +121,9 @@ async def _delete_pod(client: Client, effect: DeletePod | DeleteHolder) -> None:
 
 
 async def _ensure_config(client: Client, effect: EnsureConfig) -> None:
+    if is_entry(effect.body):
+        await _ensure_entry(client, effect)
+        return
     kind = _CONFIG_KINDS[effect.kind]
     used = {names.LAST_USED: datetime.now(UTC).isoformat()}
     if effect.present is None:
@@ -129,6 +134,12 @@ async def _ensure_config(client: Client, effect: EnsureConfig) -> None:
     meta = effect.present["metadata"]
     patch = {"metadata": {"resourceVersion": meta["resourceVersion"], "annotations": used}}
     await client.patch(kind, meta["name"], patch, namespace=meta.get("namespace"))
+
+
+async def _ensure_entry(client: Client, effect: EnsureConfig) -> None:
+    document: Document = effect.body["document"]
+    body = document.with_entry(effect.present, effect.body["key"], effect.body["content"], datetime.now(UTC))
+    await (client.create(CONFIG_MAPS, body) if effect.present is None else client.replace(CONFIG_MAPS, body))
 
 
 async def _create_slice(client: Client, effect: CreateSlice) -> None:

@@ -64,6 +64,7 @@ class Caches:
         )
         self._rules: Reflector[Object] | None = None  # none where there are no DeviceTaintRules
         self._namespaces: dict[str, tuple[Reflector[Object], Reflector[Object], Reflector[Object]]] = {}
+        self._config_maps: dict[tuple[str, str], Reflector[Object]] = {}
 
     @property
     def frozen(self) -> str:
@@ -130,6 +131,22 @@ class Caches:
             await reflector.synced.wait()
         return found
 
+    async def config_map(self, namespace: str, name: str) -> Object | None:
+        """One ConfigMap of a driver, kept from when it is first asked for; None while there is none."""
+        key = namespace, name
+        if key not in self._config_maps:
+            self._config_maps[key] = Reflector(
+                self._client,
+                CONFIG_MAPS,
+                trim,
+                lambda *_: self._on_all(),
+                namespace=namespace,
+                field_selector=f"metadata.name={name}",
+            )
+            await self._begin(self._config_maps[key])
+        await self._config_maps[key].synced.wait()
+        return next(iter(self._config_maps[key].values()), None)
+
     def pods(self, namespace: str, node: str) -> list[Object]:
         """Driver pods on a node; none while the namespace is not known yet."""
         return list(self._namespaces[namespace][2].by("node", node)) if namespace in self._namespaces else []
@@ -168,10 +185,12 @@ def trim_node(body: Object) -> Object:
     ]
     kept = {"name": meta["name"], "uid": meta["uid"], "labels": meta.get("labels", {}), "annotations": annotations}
     kept["creationTimestamp"] = meta.get("creationTimestamp", "")
+    offered = {k: v for k, v in status.get("allocatable", {}).items() if "/" in k}
     return {
         "metadata": kept | ({"deletionTimestamp": ""} if "deletionTimestamp" in meta else {}),
         "spec": {k: v for k, v in body.get("spec", {}).items() if k in {"unschedulable", "taints"}},
-        "status": {"conditions": ready, "nodeInfo": {"bootID": status.get("nodeInfo", {}).get("bootID", "")}},
+        "status": {"conditions": ready, "nodeInfo": {"bootID": status.get("nodeInfo", {}).get("bootID", "")}}
+        | ({"allocatable": offered} if offered else {}),
     }
 
 

@@ -48,7 +48,7 @@ class Census:
             target = record.state.target
             return target is not None and target.fingerprint == wanted.fingerprint
         slices = tuple(self._caches.slices.by("node", name))
-        pods = self._caches.pods(driver.backend.namespace(driver.spec), name)
+        pods = [p for n in driver.backend.namespaces(driver.spec) for p in self._caches.pods(n, name)]
         objects = (common, wanted, node, *slices, *pods)
         return self._runs.of(name, objects, lambda: _has(driver, wanted, node, slices, pods))
 

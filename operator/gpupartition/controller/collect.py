@@ -1,42 +1,46 @@
-"""Config objects that nobody uses any more are removed; one that comes into use at that moment is not."""
+"""Config that nobody uses any more is removed; what comes into use at that moment is not."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Iterable, Sequence
 
 from gpupartition import names
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.intent import Driver
 from gpupartition.controller.records import NODE_STATES, Record
-from gpupartition.kube import DAEMON_SETS, NODES, Client, Conflict, NotFound
+from gpupartition.domain.entries import Document, Object, Unreadable
+from gpupartition.kube import CONFIG_MAPS, DAEMON_SETS, NODES, Client, Conflict, NotFound
 
 log = logging.getLogger(__name__)
 
 
 class Collector:
-    """Looks for unused config objects of a driver, first in the caches, then live."""
+    """Looks for unused config of a driver, first in the caches, then live."""
 
     def __init__(self, client: Client, caches: Caches) -> None:
         self._client = client
         self._caches = caches
 
     async def collect(self, driver: Driver) -> None:
-        """Read the object, then all that may refer to it, then delete it under what was read: a touch in between saves it."""
-        cached = [r for r in self._caches.records.values() if r.spec.driver == driver.name]
-        assigned = {n["metadata"]["labels"].get(names.LAYOUT, "") for n in self._caches.nodes.values()}
+        """Read the object, then all that may refer to it, then write under what was read: a touch in between saves what it holds."""
+        label = driver.backend.label
+        cached = used(r for r in self._caches.records.values() if r.spec.driver == driver.name)
+        in_use = cached | assigned(self._caches.nodes.values(), label)
         for config in driver.cluster.daemon_sets:
             fingerprint = config["metadata"].get("labels", {}).get(names.LAYOUT)
             ours = fingerprint and config["metadata"].get("annotations", {}).get(names.FINGERPRINT)
-            if not ours or fingerprint in assigned or fingerprint in used(cached):
-                continue
-            await self._delete(config["metadata"]["namespace"], config["metadata"]["name"], str(fingerprint))
+            if ours and fingerprint not in in_use:
+                await self._delete(config["metadata"]["namespace"], config["metadata"]["name"], fingerprint, label)
+        for document in driver.backend.documents(driver.spec):
+            present = driver.cluster.config_map(document.namespace, document.name)
+            if present is not None and _spare(document, present, in_use):
+                await self._shorten(document, label)
 
-    async def _delete(self, namespace: str, name: str, fingerprint: str) -> None:
+    async def _delete(self, namespace: str, name: str, fingerprint: str, label: str) -> None:
         try:
             config = await self._client.get(DAEMON_SETS, name, namespace=namespace)
-            records = [Record.read(b) for b in (await self._client.list(NODE_STATES)).items]
-            nodes = await self._client.list(NODES, label_selector=f"{names.LAYOUT}={fingerprint}")
-            if fingerprint in used(records) or nodes.items:
+            if fingerprint in await self._in_use(label):
                 return
             meta = config["metadata"]
             version = meta["resourceVersion"]
@@ -45,8 +49,38 @@ class Collector:
             return
         log.info("removed DaemonSet %s/%s, which no node uses any more", namespace, name)
 
+    async def _shorten(self, document: Document, label: str) -> None:
+        where = f"{document.namespace}/{document.name}"
+        try:
+            config = await self._client.get(CONFIG_MAPS, document.name, namespace=document.namespace)
+            spare = _spare(document, config, await self._in_use(label))
+            if not spare:
+                return
+            await self._client.replace(CONFIG_MAPS, document.without(config, spare))
+        except (Conflict, NotFound):
+            return
+        log.info("removed %s from ConfigMap %s, which no node uses any more", ", ".join(spare), where)
 
-def used(records: list[Record]) -> frozenset[str]:
+    async def _in_use(self, label: str) -> frozenset[str]:
+        """All that a record names or a node is assigned to, read live."""
+        records = [Record.read(b) for b in (await self._client.list(NODE_STATES)).items]
+        nodes = (await self._client.list(NODES, label_selector=label)).items
+        return used(records) | assigned(nodes, label)
+
+
+def _spare(document: Document, config_map: Object, in_use: Collection[str]) -> Sequence[str]:
+    try:
+        return sorted(set(document.ours(config_map)) - set(in_use))
+    except Unreadable:
+        return ()
+
+
+def assigned(nodes: Iterable[Object], label: str) -> frozenset[str]:
+    """Every layout that some node is assigned to."""
+    return frozenset(str(n["metadata"].get("labels", {}).get(label, "")) for n in nodes)
+
+
+def used(records: Iterable[Record]) -> frozenset[str]:
     """Every layout that some record names: where a node is, where it goes, and where it may have to go back to."""
     named = [a for r in records for a in (r.state.target, r.state.current, r.state.previous, r.state.original)]
     return frozenset(f for a in named if a is not None for f in (a.fingerprint, a.assignment) if f)

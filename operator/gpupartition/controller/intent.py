@@ -10,12 +10,12 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from gpupartition import names
-from gpupartition.api.v1alpha1 import Assigned, DriverSpec, NodeSelector, PolicySpec, PolicyStatus
+from gpupartition.api.v1alpha1 import Assigned, DriverSpec, NodeSelector, NodeStateStatus, PolicySpec, PolicyStatus
 from gpupartition.backends import BACKENDS
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.probe import Probe
 from gpupartition.domain import windows
-from gpupartition.domain.backend import Backend, Cluster, Config, Problem, Refused, Turn
+from gpupartition.domain.backend import Backend, Cluster, Config, NodeFacts, Problem, Refused, Turn
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.quiesce import Way, chosen
 from gpupartition.domain.selector import matches
@@ -144,11 +144,13 @@ class Intents:
         except ValidationError as error:
             raise Refused(*invalid(error)) from error
         backend = BACKENDS[spec.type]
-        cluster = Cluster()
-        namespace = backend.namespace(spec)
-        if namespace:
-            daemon_sets, revisions, _ = await self._caches.namespace(namespace)
-            cluster = Cluster(daemon_sets=sorted_bodies(daemon_sets), controller_revisions=sorted_bodies(revisions))
+        installed = [await self._caches.namespace(n) for n in backend.namespaces(spec)]
+        found = [await self._caches.config_map(*where) for where in backend.config_maps(spec)]
+        cluster = Cluster(
+            daemon_sets=[d for daemon_sets, _, _ in installed for d in sorted_bodies(daemon_sets)],
+            controller_revisions=[r for _, revisions, _ in installed for r in sorted_bodies(revisions)],
+            config_maps=[c for c in found if c is not None],
+        )
         rules = await self._probe.taint_rules()
         if rules is not None:
             await self._caches.read_rules(rules)
@@ -192,16 +194,19 @@ class Intents:
             )
         ]
 
-    def compile(self, driver: Driver, policy: Policy, node: Mapping[str, Any]) -> Intent:
-        """What the policy wants for a node that it selects."""
+    def compile(self, driver: Driver, policy: Policy, node: Object, state: NodeStateStatus | None = None) -> Intent:
+        """What the policy wants for a node that it selects; `state` is what its record says, if it has one."""
         problems = policy.problems + driver.problems
         if problems or policy.spec is None:
             return Intent(wanted=None, refused=True, problems=problems)
-        key = self._key(driver, policy, node)
+        slices = [s for s in self._caches.slices.by("node", node["metadata"]["name"]) if self._is_of(driver, s)]
+        facts = NodeFacts(node=node, slices=slices, known=known(state))
+        own = driver.backend.depends(driver.spec, facts, driver.cluster)
+        key = (*driver.key, policy.uid, policy.generation, own)
         found = self._compiled.get(key)
         if found is None:
             try:
-                found = driver.backend.compile(driver.spec, policy.spec, node, driver.cluster)
+                found = driver.backend.compile(driver.spec, policy.spec, facts, driver.cluster)
             except Refused as refused:
                 found = refused
             if len(self._compiled) >= KEPT:
@@ -212,15 +217,14 @@ class Intents:
         return Intent(wanted=found)
 
     @staticmethod
-    def _key(driver: Driver, policy: Policy, node: Mapping[str, Any]) -> tuple[Any, ...]:
-        inventory = driver.spec.publish.inventory.node_labels if driver.spec.publish else None
-        own = (
-            tuple(labels(node).get(k) for k in (inventory.count, inventory.product, inventory.memory))
-            if inventory
-            else ()
-        )
-        name = node["metadata"]["name"] if inventory else ""
-        return *driver.key, policy.uid, policy.generation, own, name
+    def _is_of(driver: Driver, body: Object) -> bool:
+        return bool(body["spec"]["driver"] == driver.driver_name)
+
+
+def known(state: NodeStateStatus | None) -> Pool:
+    """What a record says that its node publishes, or is to publish."""
+    told = (state.target or state.original) if state is not None else None
+    return Pool.from_json(told.pool) if told is not None else Pool()
 
 
 def revert(original: Assigned | None) -> Config | None:
@@ -242,4 +246,4 @@ def sorted_bodies(reflector: Any) -> list[Object]:
     return [body for _, body in sorted(reflector.items())]
 
 
-__all__ = ["NOTHING", "Driver", "Intent", "Intents", "NodeSelector", "Policy", "labels", "revert", "revision"]
+__all__ = ["NOTHING", "Driver", "Intent", "Intents", "NodeSelector", "Policy", "known", "labels", "revert", "revision"]

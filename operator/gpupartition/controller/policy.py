@@ -17,6 +17,7 @@ from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Reco
 from gpupartition.controller.scope import Scope, ledger_of, read_scope
 from gpupartition.controller.summary import Summary, sooner
 from gpupartition.domain.backend import Problem, Refused
+from gpupartition.domain.entries import is_there
 from gpupartition.domain.world import AT_REST
 from gpupartition.kube import Client, Conflict, NotFound, Object
 
@@ -85,9 +86,8 @@ class PolicyLoop:
         policy = scope.policy
         if not policy.deleting and policy.spec is not None and policy.spec.mode == "Enforce" and not scope.problems:
             await self._take_on(scope)
-        there = {d["metadata"]["name"] for d in scope.driver.cluster.daemon_sets}
         for record in scope.records.values():
-            if _behind(scope, record, there):
+            if _behind(scope, record):
                 self._on_node(record.name)
         admission = await self._ledger.admit(scope, self._pin)
         if policy.deleting and await self._finish(scope):
@@ -152,8 +152,8 @@ class PolicyLoop:
         return True
 
 
-def _behind(scope: Scope, record: Record, there: set[str]) -> bool:
-    """Whether a record does not say what is wanted now, or a config that it names is not `there`; no event about those names nodes."""
+def _behind(scope: Scope, record: Record) -> bool:
+    """Whether a record does not say what is wanted now, or a config that it names is not there; no event about those names nodes."""
     intent, state = scope.intents.get(record.name), record.state
     if intent is None or state.phase not in AT_REST:
         return True
@@ -163,8 +163,9 @@ def _behind(scope: Scope, record: Record, there: set[str]) -> bool:
         return False
     if state.target is None or state.target.fingerprint != intent.wanted.fingerprint:
         return True
-    lost = any(o["metadata"]["name"] not in there for o in intent.wanted.objects)
-    return lost and state.target.assignment == intent.wanted.assignment
+    if state.target.assignment != intent.wanted.assignment:
+        return False
+    return any(not is_there(body, scope.driver.cluster.present(body)) for body in intent.wanted.objects)
 
 
 def _no_driver(name: str) -> Problem:

@@ -99,7 +99,9 @@ def read_scope(
             rivalry |= {holder.spec.policy_ref.name} if holder is not None else claimants
             continue
         nodes[name] = node
-        intent = compiled[name] = intents.compile(driver, policy, node)
+        intent = compiled[name] = intents.compile(
+            driver, policy, node, records[name].state if name in records else None
+        )
         problems += [p for p in intent.problems if p not in problems]
     problems += [p for p in driver.problems if p not in problems]
     return Scope(

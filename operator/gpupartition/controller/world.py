@@ -17,13 +17,14 @@ from typing import Any
 from gpupartition import names
 from gpupartition.api.v1alpha1 import DrainMode, DriverStatus, Grant, Phase, Rollout
 from gpupartition.controller.caches import Caches, condition, trim, trim_claim, trim_node, trim_pod
-from gpupartition.controller.intent import NOTHING, Driver, Intent, Intents, Policy, revert
+from gpupartition.controller.intent import NOTHING, Driver, Intent, Intents, Policy, known, revert
 from gpupartition.controller.occupants import EVICTING, Occupants, Seen
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record
 from gpupartition.controller.scope import not_ready_since
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.domain.backend import Config, NodeFacts, Observation, Refused
 from gpupartition.domain.changes import change_class
+from gpupartition.domain.entries import identity, is_entry, used, written
 from gpupartition.domain.guards import expected_pool
 from gpupartition.domain.holders import Holder, blocking, holders
 from gpupartition.domain.lifecycle import ABANDONED
@@ -31,8 +32,9 @@ from gpupartition.domain.others import at_work, skips
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.quiesce import holds, in_force, quiesce
 from gpupartition.domain.world import AT_REST, Limits, State, World
-from gpupartition.domain.writes import Subject, last_used
+from gpupartition.domain.writes import Subject
 from gpupartition.kube import (
+    CONFIG_MAPS,
     DAEMON_SETS,
     DEVICE_TAINT_RULES,
     NODES,
@@ -174,14 +176,15 @@ class Reader:
             return None
 
     async def _pods(self, driver: Driver, node: str, *, live: bool) -> list[Object]:
-        namespace = driver.backend.namespace(driver.spec)
-        if not namespace:
-            return []
-        if live:
-            selector = f"spec.nodeName={node}"
-            listed = await self._client.list(PODS, namespace=namespace, field_selector=selector)
-            return [trim_pod(p) for p in listed.items]
-        return list((await self._caches.namespace(namespace))[2].by("node", node))
+        found: list[Object] = []
+        for namespace in driver.backend.namespaces(driver.spec):
+            if live:
+                selector = f"spec.nodeName={node}"
+                listed = await self._client.list(PODS, namespace=namespace, field_selector=selector)
+                found += [trim_pod(p) for p in listed.items]
+            else:
+                found += (await self._caches.namespace(namespace))[2].by("node", node)
+        return found
 
     async def _reading(
         self,
@@ -200,7 +203,9 @@ class Reader:
     ) -> Reading:
         name, state, now = record.name, record.state, datetime.now(UTC)
         alive = node is not None and node["metadata"]["uid"] == record.spec.node_uid
-        facts = NodeFacts(node=node, slices=slices, pods=pods) if node is not None and alive else None
+        facts = (
+            NodeFacts(node=node, slices=slices, pods=pods, known=known(state)) if node is not None and alive else None
+        )
         observed = driver.backend.observe(driver.spec, facts, driver.cluster) if facts else NOBODY
         if policy is not None and policy.uid != record.spec.policy_ref.uid:
             policy = None
@@ -209,7 +214,7 @@ class Reader:
         way_back, no_way_back = _way_back(driver, facts, observed, state)
         held = await self._holders(driver, record, observed, intent, claims, live=live)
         configs = await self._configs(intent, way_back, live=live and state.phase not in AT_REST)
-        touched = _touched(configs, now)
+        touched, youngest = _touched(configs, now), _written(configs)
         if state.phase in AT_REST:
             configs = _configs_known(intent, driver)
         ledger = DriverStatus.model_validate(driver_body.get("status", {})).in_flight
@@ -243,7 +248,9 @@ class Reader:
             differs=self._differs(record, observed, node),
             retry=policy.retry if policy else "",
             drain=rollout.drain,
-            limits=self._limits.standing_still(rollout.min_ready_seconds),
+            limits=self._limits.standing_still(rollout.min_ready_seconds).of_driver(
+                driver.backend.applying(driver.spec), seen_late=bool(driver.backend.documents(driver.spec))
+            ),
             on_failure=rollout.on_failure,
             occupants=seen.occupants,
             monitors=seen.monitors,
@@ -253,6 +260,7 @@ class Reader:
             at_work=at_work(node) if node is not None else "",
             skip=node is not None and skips(node),
             abandoned=_is_abandoned(policy, node),
+            config_written=youngest,
         )
         subject = Subject(
             node_name=name,
@@ -290,7 +298,7 @@ class Reader:
         if node is None:
             return NOTHING
         if not leaving and policy is not None:
-            return self._intents.compile(driver, policy, trim_node(node))
+            return self._intents.compile(driver, policy, trim_node(node), record.state)
         given_up = record.state.phase is Phase.FAILED or record.state.reason == ABANDONED
         if given_up and _is_abandoned(policy, node):
             return NOTHING
@@ -348,8 +356,11 @@ class Reader:
         if not live:
             return []
         wanted = [*(intent.wanted.objects if intent.wanted else ()), *(way_back.objects if way_back else ())]
-        bodies = {(b["metadata"]["namespace"], b["metadata"]["name"]): b for b in wanted}
-        found = await asyncio.gather(*(self._maybe(DAEMON_SETS, name, namespace) for namespace, name in bodies))
+        bodies = {identity(b): b for b in wanted}
+        kinds = [CONFIG_MAPS if is_entry(b) else DAEMON_SETS for b in bodies.values()]
+        found = await asyncio.gather(
+            *(self._maybe(kind, name, space) for kind, (space, name, _) in zip(kinds, bodies, strict=True))
+        )
         return [(dict(body), present) for body, present in zip(bodies.values(), found, strict=True)]
 
     def _idle(self, record: Record, held: tuple[Holder, ...], *, live: bool) -> timedelta:
@@ -434,16 +445,21 @@ def _is_back(original: Config, observed: Observation, record: Record) -> bool:
 
 def _configs_known(intent: Intent, driver: Driver) -> list[tuple[Object, Object | None]]:
     """The config objects of what is wanted, and whether they are there, as far as the caches know: creating one twice is a conflict."""
-    known = {d["metadata"]["name"]: dict(d) for d in driver.cluster.daemon_sets}
     objects = intent.wanted.objects if intent.wanted else ()
-    return [(dict(body), known.get(body["metadata"]["name"])) for body in objects]
+    present = [driver.cluster.present(body) for body in objects]
+    return [(dict(body), dict(has) if has is not None else None) for body, has in zip(objects, present, strict=True)]
 
 
 def _touched(configs: list[tuple[Object, Object | None]], now: datetime) -> datetime | None:
     if not configs:
         return now
-    times = [last_used(present) if present is not None else None for _, present in configs]
+    times = [used(body, present) for body, present in configs]
     return None if None in times else min(t for t in times if t is not None)
+
+
+def _written(configs: list[tuple[Object, Object | None]]) -> datetime | None:
+    """When the youngest entry of shared config was written."""
+    return max((t for body, present in configs if (t := written(body, present)) is not None), default=None)
 
 
 def _versions(objects: tuple[Object | None, Object | None, list[Object]]) -> list[Any]:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from gpupartition.api.v1alpha1 import Assigned, DriverSpec, PolicySpec
 from gpupartition.domain.effects import Effect
+from gpupartition.domain.entries import Document, is_entry
 from gpupartition.domain.pool import Pool
 
 Object = Mapping[str, Any]
@@ -42,23 +43,46 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What a backend may look at beside one node: all DaemonSets and ControllerRevisions of the driver's namespace.
+    """What a backend may look at beside one node: all DaemonSets and ControllerRevisions of the driver's namespaces, and its ConfigMaps.
 
     `dropped` are the fields that the API server silently drops, found by a dry run (only for backends that write slices).
     """
 
     daemon_sets: Sequence[Object] = ()
     controller_revisions: Sequence[Object] = ()
+    config_maps: Sequence[Object] = ()
     dropped: Sequence[str] = ()
+
+    def daemon_set(self, namespace: str, name: str) -> Object | None:
+        """One of the DaemonSets."""
+        return _named(self.daemon_sets, namespace, name)
+
+    def config_map(self, namespace: str, name: str) -> Object | None:
+        """One of the ConfigMaps."""
+        return _named(self.config_maps, namespace, name)
+
+    def present(self, config: Object) -> Object | None:
+        """What there is of a config object: the object of its name, which others may share."""
+        kind = self.config_maps if is_entry(config) else self.daemon_sets
+        return _named(kind, config["metadata"]["namespace"], config["metadata"]["name"])
+
+
+def _named(objects: Sequence[Object], namespace: str, name: str) -> Object | None:
+    found = (o for o in objects if o["metadata"]["name"] == name and o["metadata"]["namespace"] == namespace)
+    return next(found, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """One node as read: the Node, the driver's ResourceSlices on it, and the pods in the driver's namespace on it."""
+    """One node as read: the Node, the driver's ResourceSlices on it, and the pods in the driver's namespaces on it.
+
+    `known` is what its record says that it publishes, or is to publish.
+    """
 
     node: Object
     slices: Sequence[Object] = ()
     pods: Sequence[Object] = ()
+    known: Pool = field(default_factory=Pool)
     _pools: dict[str, Pool] = field(default_factory=dict, init=False, repr=False, compare=False)  # once read
 
     @property
@@ -101,6 +125,10 @@ class Observation:
     pod that would have to go for the driver to start anew; `complaint` says why it is not ready. `lost_gpus`: how many fewer GPUs it
     publishes than its driver was told to (0 where that cannot be told); `writer`: who wrote its assignment last, if that was not we ("" where
     nobody else can, or what others write is undone at once).
+
+    `acknowledged`: whether the driver has done what its assignment says; before that its plugin is not made to start anew. `restarts`: whether
+    it has to after each assignment, even of another value. `failed`: why the driver gave up; `agent` is the pod that acts on the assignment,
+    where that is not the plugin, and `stale` whether it may have given up only because it has not seen the config yet.
     """
 
     assignment: str | None
@@ -112,11 +140,21 @@ class Observation:
     plugin: Object | None = None
     lost_gpus: int = 0
     writer: str = ""
-    attributes: Mapping[str, str] = field(default_factory=dict)
+    acknowledged: bool = True
+    restarts: bool = False
+    failed: str = ""
+    agent: Object | None = None
+    stale: bool = False
 
 
 class Backend(Protocol):
-    """One driver. All methods are pure and cheap enough for 5,000 nodes."""
+    """One driver. All methods are pure and cheap enough for 5,000 nodes.
+
+    `label`: the label of a Node that carries its assignment; "" where that is not on the Node.
+    """
+
+    @property
+    def label(self) -> str: ...  # noqa: D102
 
     def pool_name(self, driver: DriverSpec, node: str) -> str:
         """Name of the pool that this driver publishes for the node."""
@@ -124,13 +162,25 @@ class Backend(Protocol):
     def driver_name(self, driver: DriverSpec, cluster: Cluster) -> str:
         """The DRA driver name, as in `spec.driver` of a ResourceSlice. Raises Refused when it cannot be read."""
 
-    def namespace(self, driver: DriverSpec) -> str:
-        """Where the driver's DaemonSets and pods are; "" when there are none."""
+    def namespaces(self, driver: DriverSpec) -> Sequence[str]:
+        """Where the driver's DaemonSets and pods are; none when there are none."""
+
+    def documents(self, driver: DriverSpec) -> Sequence[Document]:
+        """The config that layouts share, where they do."""
+
+    def config_maps(self, driver: DriverSpec) -> Sequence[tuple[str, str]]:
+        """Namespace and name of the ConfigMaps that it looks at."""
+
+    def applying(self, driver: DriverSpec) -> Literal["applying", "applying_mig", "applying_reboot"]:
+        """Which of the limits is that for applying a layout."""
 
     def preflight(self, driver: DriverSpec, cluster: Cluster) -> Sequence[Problem]:
         """What is wrong with the driver's installation, whatever the policy says."""
 
-    def compile(self, driver: DriverSpec, policy: PolicySpec, node: Object, cluster: Cluster) -> Config:
+    def depends(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> tuple[Any, ...]:
+        """All of the node that compiling depends on: what is compiled for one node is right for each that has the same."""
+
+    def compile(self, driver: DriverSpec, policy: PolicySpec, facts: NodeFacts, cluster: Cluster) -> Config:
         """The config of this policy for this node. Raises Refused with all problems found."""
 
     def way_back(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Config:

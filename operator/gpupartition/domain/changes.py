@@ -132,6 +132,13 @@ def record_restart(state: State, world: World) -> State:
     )
 
 
+def record_agent_restart(state: State, world: World) -> State:
+    """The same for the pod that acts on the assignment, which has not seen its config."""
+    assert world.observed.agent is not None, state
+    uid = world.observed.agent["metadata"]["uid"]
+    return state.model_copy(update={"restart": Restart(pod_uid=uid, step=state.step, agent=True)})
+
+
 def change_class(observed: Observation, wanted: Config) -> str:
     """None: it is there. Restart: the same devices from another config. Repartition: devices change."""
     if not observed.pool.equals(wanted.pool):

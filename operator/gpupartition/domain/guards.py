@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 from gpupartition.api.v1alpha1 import Assigned, DrainMode, OnFailure, OnTimeout, Phase
+from gpupartition.domain.backend import Object
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.world import State, World
 
@@ -75,9 +76,10 @@ def unanswered(state: State, world: World) -> bool:
 
 
 def config_there(state: State, world: World) -> bool:
-    """The config objects exist and were touched after this record named them: none can be collected under our hands."""
+    """The config objects exist, were touched after this record named them (none can be collected under our hands), and pods see them."""
     named = state.target.since if state.target else None
-    return world.config_touched is not None and (named is None or world.config_touched >= named)
+    touched = world.config_touched is not None and (named is None or world.config_touched >= named)
+    return touched and (world.config_written is None or world.now - world.config_written >= world.limits.config_age)
 
 
 def drained(state: State, world: World) -> bool:
@@ -143,16 +145,23 @@ def assigned_under_a_holder(state: State, world: World) -> bool:
     return state.change != "Restart" and assigned(state, world) and bool(world.holders)
 
 
-def needs_restart(state: State, to: Assigned | None) -> bool:
-    """The value on the node does not change, so nothing makes the driver start anew unless its pod is deleted."""
+def needs_restart(state: State, world: World, to: Assigned | None) -> bool:
+    """Nothing makes the driver start anew unless its pod is deleted: it never does by itself, or the value on the node does not change."""
     came_from = state.previous if to is state.target else state.target
-    return to is not None and came_from is not None and came_from.assignment == to.assignment
+    same_value = to is not None and came_from is not None and came_from.assignment == to.assignment
+    return same_value or world.observed.restarts
+
+
+def to_go(state: State, world: World) -> Object | None:
+    """The pod that was to go, in whichever step, and is still there: whoever was about to delete it may yet come."""
+    pods = (world.observed.plugin, world.observed.agent)
+    uid = state.restart.pod_uid if state.restart is not None else ""
+    return next((pod for pod in pods if pod is not None and pod["metadata"]["uid"] == uid), None)
 
 
 def still_to_go(state: State, world: World) -> bool:
-    """The pod that was to go, in whichever step, is still there: whoever was about to delete it may yet come."""
-    plugin = world.observed.plugin
-    return state.restart is not None and plugin is not None and plugin["metadata"]["uid"] == state.restart.pod_uid
+    """There is such a pod."""
+    return to_go(state, world) is not None
 
 
 def restart_due(state: State, world: World, to: Assigned | None) -> bool:
@@ -162,7 +171,8 @@ def restart_due(state: State, world: World, to: Assigned | None) -> bool:
         step_used(state, world)
         and world.observed.assignment == (to.assignment if to else None)
         and world.observed.plugin is not None
-        and (needs_restart(state, to) or still_to_go(state, world))
+        and world.observed.acknowledged
+        and (needs_restart(state, world, to) or still_to_go(state, world))
         and not recorded
         and not world.holders
     )
@@ -172,9 +182,30 @@ def restarted(state: State, world: World, to: Assigned | None) -> bool:
     """The pod that was to go in this step is gone and another one is up; or none had to, and none is left that had to in an earlier one."""
     if still_to_go(state, world):
         return False
-    if world.observed.plugin is None or not needs_restart(state, to):
+    if world.observed.plugin is None or not needs_restart(state, world, to):
         return True
     return state.restart is not None and state.restart.step == state.step
+
+
+def gave_up(state: State, world: World) -> bool:
+    """The driver says that it has failed at what this step told it, and knew what it was told."""
+    return step_used(state, world) and bool(world.observed.failed) and not world.observed.stale
+
+
+def knew_too_little(state: State, world: World) -> bool:
+    """The driver says that it has failed, and may not have seen the config: it is older than that, and sees such things late."""
+    seen = world.observed
+    failed = step_used(state, world) and bool(seen.failed) and seen.stale and seen.agent is not None
+    return failed and not _recorded_agent(state) and not world.holders
+
+
+def knows_now(state: State, world: World) -> bool:
+    """The pod that knew too little is gone, and another one is there."""
+    return _recorded_agent(state) and not still_to_go(state, world) and world.observed.agent is not None
+
+
+def _recorded_agent(state: State) -> bool:
+    return state.restart is not None and state.restart.step == state.step and state.restart.agent
 
 
 def acknowledged(state: State, world: World) -> bool:
@@ -272,10 +303,10 @@ def missing_gpus(seen: Pool, wanted: Pool) -> str:
 
 def difference(seen: Pool, wanted: Pool) -> str:
     """What a person would say is wrong with the published devices; "" when the names are right."""
-    have, want = {d.name for d in seen.devices}, {d.name for d in wanted.devices}
+    missing, gone = wanted.vanishing_names(seen), seen.vanishing_names(wanted)
     parts = []
-    if want - have:
-        parts.append(f"{len(want - have)} of {len(want)} devices are missing, such as {min(want - have)}")
-    if have - want:
-        parts.append(f"{len(have - want)} are there that should be gone, such as {min(have - want)}")
+    if missing:
+        parts.append(f"{len(missing)} of {len(wanted.devices)} devices are missing, such as {min(missing)}")
+    if gone:
+        parts.append(f"{len(gone)} are there that should be gone, such as {min(gone)}")
     return " and ".join(parts)

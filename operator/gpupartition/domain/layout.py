@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from gpupartition.api.v1alpha1 import Layout, Match, Sharing, SharingCapacity, SharingMode
+from gpupartition.api.v1alpha1 import Layout, LayoutType, Match, Sharing, SharingCapacity, SharingMode
 from gpupartition.domain import counters, quantity
 from gpupartition.domain.backend import Problem, Refused
 from gpupartition.domain.counters import Piece
@@ -128,6 +128,13 @@ def _unmatched(gpu: Gpu) -> Problem:
 
 def _problems(gpu: Gpu, layout: Layout, at: str) -> Iterator[Problem]:
     """What is wrong before the GPU is cut."""
+    if layout.type in (LayoutType.PROFILES, LayoutType.KEEP):
+        yield Problem(
+            reason="LayoutTypeUnsupported",
+            at=f"{at}.type",
+            why=f"this driver does not publish {layout.type}",
+            fix="use Choices, which offers every placement of some profiles, or Whole, or Equal",
+        )
     if layout.equal is not None and layout.equal.parts > counters.most_parts(gpu):
         most = counters.most_parts(gpu)
         yield Problem(

@@ -26,6 +26,7 @@ from gpupartition.domain.changes import (
     begin_undoing,
     give_up,
     in_the_way,
+    record_agent_restart,
     record_restart,
     released,
     retarget,
@@ -50,9 +51,12 @@ from gpupartition.domain.guards import (
     expected_pool,
     former_pool_is_back,
     former_pool_is_back_but_for_lost_gpus,
+    gave_up,
     gone,
     halts,
     halts_undrained,
+    knew_too_little,
+    knows_now,
     let_go,
     missing_gpus,
     quiesced,
@@ -151,11 +155,28 @@ def _give_up(note: str, when: Guard = always) -> tuple[Exit, ...]:
     )
 
 
-def _fail(note: str) -> tuple[Exit, ...]:
+def _fail(note: str, when: Guard = always) -> tuple[Exit, ...]:
     """What has been touched is brought back, unless somebody wants to see it as it is."""
     return (
-        Exit(halts, Phase.FAILED, f"{note}, and the policy says Halt", answered),
-        Exit(always, Phase.ROLLING_BACK, note, begin_undoing),
+        Exit(_both(when, halts), Phase.FAILED, f"{note}, and the policy says Halt", answered),
+        Exit(when, Phase.ROLLING_BACK, note, begin_undoing),
+    )
+
+
+def _both(one: Guard, other: Guard) -> Guard:
+    return lambda state, world: one(state, world) and other(state, world)
+
+
+def _told_again(phase: Phase) -> tuple[Exit, ...]:
+    """A pod that has not seen its config is replaced, once, and told again: the new one has what was there at its start."""
+    return (
+        Exit(
+            knew_too_little,
+            phase,
+            "the pod that carries out the assignment has not seen its config",
+            record_agent_restart,
+        ),
+        Exit(knows_now, phase, "a new pod has seen the config, and is told again", begin_step),
     )
 
 
@@ -223,6 +244,8 @@ PHASES: Final[dict[Phase, Row]] = {
             _GONE,
             Exit(cancelled, Phase.DRAINING, "a claim was allocated at the last moment"),
             Exit(assigned_under_a_holder, Phase.ROLLING_BACK, "a claim slipped past the quiesce", begin_undoing),
+            *_told_again(Phase.APPLYING),
+            *_fail("the driver failed to take the new config", gave_up),
             Exit(_due("target"), Phase.APPLYING, "the driver's pod has to start anew", record_restart),
             Exit(acknowledged, Phase.VERIFYING, "the driver runs with the new config"),
         ),
@@ -270,6 +293,8 @@ PHASES: Final[dict[Phase, Row]] = {
     Phase.ROLLING_BACK: Row(
         (
             _GONE,
+            *_told_again(Phase.ROLLING_BACK),
+            Exit(gave_up, Phase.FAILED, "the driver failed to take the former config", answered),
             Exit(_due("previous"), Phase.ROLLING_BACK, "the driver's pod has to start anew", record_restart),
             Exit(
                 former_pool_is_back,
@@ -382,7 +407,7 @@ def _why(way: Exit, state: State, changed: State, world: World) -> tuple[str, st
         return "", way.note
     seen = world.observed
     facts = [
-        seen.complaint,
+        seen.failed or seen.complaint,
         seen.pool.problem,
         difference(seen.pool, expected_pool(state)),
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -23,6 +23,9 @@ class Device:
     """One device: what it has, what it takes from which counter set, and whether several claims may share it.
 
     `attributes` and `request_policy` are kept as the API writes them (`{"index": {"int": 0}}`, `{"memory": {"default": "40Gi", ...}}`).
+
+    Some drivers choose names, places and sizes of partitions themselves. Their devices say of which `gpu` and of which `kind` they are, and
+    nothing else of them counts.
     """
 
     name: str
@@ -31,11 +34,14 @@ class Device:
     shared: bool = False
     attributes: Mapping[str, Any] = field(default_factory=dict)
     request_policy: Mapping[str, Any] = field(default_factory=dict)
+    gpu: str = ""
+    kind: str = ""
     _hardware: tuple[Any, ...] = field(init=False, repr=False, compare=False)  # compared far more often than read
 
     def __post_init__(self) -> None:
         costs = {name: dict(amounts) for name, amounts in self.costs.items()}
-        object.__setattr__(self, "_hardware", (self.name, dict(self.capacity), costs, self.shared))
+        exact = (self.name, dict(self.capacity), costs, self.shared)
+        object.__setattr__(self, "_hardware", (self.gpu, self.kind) if self.gpu else exact)
 
     def hardware(self) -> tuple[Any, ...]:
         """What the device is, without its labels: two devices that agree here are the same thing to whoever holds one."""
@@ -44,12 +50,16 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """All devices of one (driver, pool name), in the order in which the scheduler tries them."""
+    """All devices of one (driver, pool name), in the order in which the scheduler tries them.
+
+    `kept` are GPUs, with their attributes, of which nobody wants anything: whatever is cut from them is not compared.
+    """
 
     devices: tuple[Device, ...] = ()
     counters: Mapping[str, Amounts] = field(default_factory=dict)
     generation: int = 0
     problem: str = ""
+    kept: Mapping[str, Any] = field(default_factory=dict)
     _text: list[str] = field(default_factory=list, init=False, repr=False, compare=False)  # of to_json, once written
 
     @property
@@ -58,7 +68,12 @@ class Pool:
         return not self.problem
 
     def equals(self, other: Pool) -> bool:
-        """The same devices in the same order at the same cost: what verifying a change asks for. Attributes, taints, versions are free."""
+        """The same devices in the same order at the same cost: what verifying a change asks for. Attributes, taints, versions are free.
+
+        Where the driver chooses names and places: as many devices of each kind on each GPU.
+        """
+        if self._by_kind or other._by_kind:
+            return self.same_shape(other)
         return (
             self.usable
             and other.usable
@@ -69,7 +84,7 @@ class Pool:
     @property
     def gpus(self) -> frozenset[str]:
         """What the devices are cut from: their counter sets; a device that shares nothing is a GPU of its own."""
-        return frozenset(name for device in self.devices for name in _parents(device))
+        return frozenset(name for device in self.devices for name in _parents(device)) | frozenset(self.kept)
 
     def equals_but_for_lost_gpus(self, other: Pool) -> bool:
         """Equal to the other one on the GPUs that there are, which are some of the other's, and not all."""
@@ -78,25 +93,54 @@ class Pool:
             return False
         kept = tuple(d for d in other.devices if _parents(d) <= mine)
         counters = {name: amounts for name, amounts in other.counters.items() if name in self.counters}
-        return self.equals(Pool(devices=kept, counters=counters))
+        return self.equals(Pool(devices=kept, counters=counters, kept=other.kept))
 
     def same_shape(self, other: Pool) -> bool:
         """The same partitions of the same parents, whatever their bytes: a driver that rounds memory differently has not drifted."""
-        return self.usable and other.usable and self._shape() == other._shape()
+        kept = self.kept.keys() | other.kept.keys()
+        return self.usable and other.usable and self._shape(kept) == other._shape(kept)
 
-    def _shape(self) -> list[tuple[str, tuple[str, ...]]]:
-        return sorted((d.name, tuple(sorted(d.costs))) for d in self.devices)
+    @property
+    def _by_kind(self) -> bool:
+        return bool(self.kept) or any(
+            d.gpu for d in self.devices[:1]
+        )  # a driver chooses for all of its devices, or for none
+
+    def _shape(self, kept: Collection[str]) -> list[tuple[str, tuple[str, ...]]]:
+        return sorted(
+            (d.gpu, (d.kind,)) if d.gpu else (d.name, tuple(sorted(d.costs))) for d in self.devices if d.gpu not in kept
+        )
 
     def vanishing(self, then: Pool) -> frozenset[str]:
         """Names of the devices that are gone, or are something else, in `then`. A held device among them would over-commit its GPU."""
+        if self._by_kind or then._by_kind:
+            return self._fewer(then)
         kept = {d.name: d.hardware() for d in then.devices}
         return frozenset(d.name for d in self.devices if kept.get(d.name) != d.hardware())
+
+    def vanishing_names(self, then: Pool) -> frozenset[str]:
+        """Names of the devices that have no counterpart in `then`, whatever that is now."""
+        return self._fewer(then) if self._by_kind or then._by_kind else self.names - then.names
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of the devices."""
+        return frozenset(d.name for d in self.devices)
+
+    def _fewer(self, then: Pool) -> frozenset[str]:
+        left, gone = Counter((d.gpu, d.kind) for d in then.devices), set()
+        for device in self.devices:
+            left[device.gpu, device.kind] -= 1
+            if left[device.gpu, device.kind] < 0 and device.gpu not in then.kept:
+                gone.add(device.name)
+        return frozenset(gone)
 
     def to_json(self) -> str:
         """Canonical text: equal pools give equal text."""
         if not self._text:
             counters = {name: {c: str(v) for c, v in amounts.items()} for name, amounts in self.counters.items()}
-            body = {"devices": [_device_to_json(d) for d in self.devices], "counters": counters}
+            body: dict[str, Any] = {"devices": [_device_to_json(d) for d in self.devices], "counters": counters}
+            body |= {"kept": dict(self.kept)} if self.kept else {}
             self._text.append(json.dumps(body, sort_keys=True, separators=(",", ":")))
         return self._text[0]
 
@@ -137,7 +181,7 @@ class Pool:
 
 
 def _parents(device: Device) -> frozenset[str]:
-    return frozenset(device.costs) or frozenset({device.name})
+    return frozenset(device.costs) or frozenset({device.gpu or device.name})
 
 
 @lru_cache(maxsize=256)  # each record of a fleet names a few pools, and nearly all name the same ones
@@ -146,6 +190,7 @@ def _from_json(text: str) -> Pool:
     return Pool(
         devices=tuple(_device_from_json(d) for d in body.get("devices", ())),
         counters={name: {c: int(v) for c, v in amounts.items()} for name, amounts in body.get("counters", {}).items()},
+        kept=body.get("kept", {}),
     )
 
 
@@ -175,6 +220,8 @@ def _device_to_json(device: Device) -> dict[str, Any]:
         body["attributes"] = device.attributes
     if device.request_policy:
         body["requestPolicy"] = device.request_policy
+    if device.gpu:
+        body |= {"gpu": device.gpu, "kind": device.kind}
     return body
 
 
@@ -186,4 +233,6 @@ def _device_from_json(body: Mapping[str, Any]) -> Device:
         shared=body.get("shared", False),
         attributes=body.get("attributes", {}),
         request_policy=body.get("requestPolicy", {}),
+        gpu=body.get("gpu", ""),
+        kind=body.get("kind", ""),
     )

@@ -31,6 +31,11 @@ class Limits:
     draining_evict: timedelta = timedelta(seconds=1800)
     force_delete: timedelta = timedelta(seconds=600)  # after a drain's timeout, for pods that are deleted then
     applying: timedelta = timedelta(seconds=600)
+    applying_mig: timedelta = timedelta(seconds=2700)  # mig-manager waits up to 5 minutes for each of five clients
+    applying_reboot: timedelta = timedelta(seconds=5400)
+    config_age: timedelta = timedelta(
+        seconds=120
+    )  # a kubelet brings a changed ConfigMap into its pods within some 90 s
     verifying: timedelta = timedelta(seconds=300)
     settle: timedelta = timedelta(
         seconds=5
@@ -48,6 +53,11 @@ class Limits:
         return replace(
             self, min_ready=min_ready, verifying=self.verifying + max(min_ready - self.min_ready, timedelta(0))
         )
+
+    def of_driver(self, applying: str, *, seen_late: bool) -> Limits:
+        """The limits for a driver: which is its own for applying, and whether what it is told is seen late, so that it is waited for first."""
+        age = self.config_age if seen_late else timedelta(0)
+        return replace(self, applying=getattr(self, applying), config_age=age, admitted=self.admitted + age)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +113,7 @@ class World:
     at_work: str = ""  # what others are doing to the node
     skip: bool = False  # somebody asked to leave the node alone
     abandoned: bool = False  # somebody asked to let go of what cannot be brought back
+    config_written: datetime | None = None  # when the youngest entry of shared config was; None: nobody sees it late
     quiesce_by: Literal["DeviceTaint", "Cordon", "Both"] = (
         "DeviceTaint"  # what the driver comes to: for attempts that begin now
     )

@@ -23,8 +23,9 @@ from gpupartition.domain.effects import (
     PatchNode,
     RemoveTaint,
 )
+from gpupartition.domain.entries import is_there, last_used, used
 from gpupartition.domain.eviction import Occupant, next_to_go
-from gpupartition.domain.guards import forced, quiesced, step_used, still_to_go, unwanted
+from gpupartition.domain.guards import forced, quiesced, step_used, to_go, unwanted
 from gpupartition.domain.quiesce import CORDONS, holds
 from gpupartition.domain.world import AT_REST, World
 
@@ -82,7 +83,9 @@ def _lost_config(state: NodeStateStatus, world: World, subject: Subject) -> Sequ
     if wanted is None or has is None or (has.fingerprint, has.assignment) != (wanted.fingerprint, wanted.assignment):
         return ()
     return tuple(
-        EnsureConfig(kind=str(b["kind"]), body=b, present=None) for b, present in subject.configs if present is None
+        EnsureConfig(kind=str(body["kind"]), body=body, present=present)
+        for body, present in subject.configs
+        if not is_there(body, present)
     )
 
 
@@ -104,22 +107,14 @@ def _configs(state: NodeStateStatus, _: World, subject: Subject) -> Sequence[Eff
     return tuple(
         EnsureConfig(kind=str(body["kind"]), body=body, present=present)
         for body, present in subject.configs
-        if not touched_since(present, named)
+        if not touched_since(body, present, named)
     )
 
 
-def touched_since(present: Object | None, named: datetime | None) -> bool:
+def touched_since(body: Object, present: Object | None, named: datetime | None) -> bool:
     """Whether a config object is there and was touched after the record named it."""
-    if present is None:
-        return False
-    touched = last_used(present)
-    return named is None or (touched is not None and touched >= named)
-
-
-def last_used(config: Object) -> datetime | None:
-    """When somebody last came to use the object; None when nobody ever said."""
-    text = config["metadata"].get("annotations", {}).get(names.LAST_USED)
-    return datetime.fromisoformat(text) if text else None
+    touched = used(body, present)
+    return is_there(body, present) and (named is None or (touched is not None and touched >= named))
 
 
 def _close(state: NodeStateStatus, _: World, subject: Subject) -> Sequence[Effect]:
@@ -237,9 +232,10 @@ def _assign(state: NodeStateStatus, world: World, subject: Subject, to: Assigned
 
 def _delete_plugin(state: NodeStateStatus, world: World) -> Sequence[Effect]:
     """The pod that is to go by the record."""
-    if not still_to_go(state, world) or world.holders or world.observed.plugin is None:
+    pod = to_go(state, world)
+    if pod is None or world.holders:
         return ()
-    meta = world.observed.plugin["metadata"]
+    meta = pod["metadata"]
     return (DeletePod(namespace=meta["namespace"], name=meta["name"], uid=meta["uid"]),)
 
 
@@ -273,3 +269,5 @@ PHASE_WRITES: Final[dict[Phase, Writes]] = {
     Phase.FAILED: _failed,
     Phase.ABORTING: _open,
 }
+
+__all__ = ["PHASE_WRITES", "Subject", "effects", "last_used", "touched_since"]

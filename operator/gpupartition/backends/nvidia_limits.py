@@ -1,0 +1,236 @@
+"""What NVIDIA's MIG manager and DRA driver cannot do together: how they have to be installed, and why a layout cannot be on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from gpupartition.api.v1alpha1 import Layout, LayoutType, Match, NvidiaMigSpec, Reboot, SharingMode
+from gpupartition.backends.mig_parted import document
+from gpupartition.backends.nvidia_gpus import COUNT, PRODUCT, Cut, Cuts, Gpus, MigGpu, Table, numbers
+from gpupartition.domain.backend import Cluster, Object, Problem, Refused, Turn
+from gpupartition.domain.entries import MAX_SIZE, Unreadable
+from gpupartition.domain.mig import Preset, comparable, model_of, preset
+from gpupartition.domain.mig_layouts import nearest, told, why_not
+
+PRESET: Final = "all-"
+_PLUGIN_APP: Final = "nvidia-device-plugin"
+_DYNAMIC: Final = "DynamicMIG=true"
+
+
+# ----------------------------------------------------------------------------------------------------------------- installation
+
+
+def installation_problems(spec: NvidiaMigSpec, cluster: Cluster) -> Iterator[Problem]:
+    """What is wrong with the installation, each with what to write where."""
+    mig_manager = cluster.daemon_set(spec.mig_manager.namespace, spec.mig_manager.name)
+    plugin = cluster.daemon_set(spec.plugin.namespace, spec.plugin.name)
+    if mig_manager is None:
+        yield Problem(
+            reason="MigManagerMissing",
+            at="spec.nvidiaMig.migManager",
+            why=f"there is no DaemonSet {spec.mig_manager.name} in namespace {spec.mig_manager.namespace}",
+            fix="install the GPU operator with a ClusterPolicy and migManager: {enabled: true}, or name its DaemonSet; "
+            "a GPUCluster deploys no MIG manager, so it has to give way to a ClusterPolicy and the DRA driver's own chart",
+        )
+    if plugin is None:
+        yield Problem(
+            reason="PluginMissing",
+            at="spec.nvidiaMig.plugin",
+            why=f"there is no DaemonSet {spec.plugin.name} in namespace {spec.plugin.namespace}",
+            fix="install the chart dra-driver-nvidia-gpu with gpuResourcesEnabledOverride=true there, or name its DaemonSet",
+        )
+    if mig_manager is not None:
+        yield from _mig_manager_problems(spec, mig_manager)
+    if plugin is not None and any(_DYNAMIC in value.replace(" ", "") for value in _env(plugin, "FEATURE_GATES")):
+        yield Problem(
+            reason="DynamicMigOn",
+            at=f"DaemonSet {spec.plugin.namespace}/{spec.plugin.name}",
+            why="its feature gate DynamicMIG is on, so it makes and destroys partitions itself",
+            fix="set featureGates.DynamicMIG=false in the values of its chart",
+        )
+    for other in cluster.daemon_sets:
+        if _is_device_plugin(other):
+            yield Problem(
+                reason="DevicePluginPresent",
+                at=f"DaemonSet {other['metadata']['namespace']}/{other['metadata']['name']}",
+                why="it offers the same GPUs as nvidia.com/... resources, behind the back of the DRA driver",
+                fix="write devicePlugin: {enabled: false} in the ClusterPolicy",
+            )
+    yield from _config_problems(spec, cluster)
+
+
+def _mig_manager_problems(spec: NvidiaMigSpec, mig_manager: Object) -> Iterator[Problem]:
+    at = f"DaemonSet {spec.mig_manager.namespace}/{spec.mig_manager.name}"
+    volumes = mig_manager["spec"]["template"]["spec"].get("volumes", ())
+    if all(v.get("configMap", {}).get("name") != spec.config for v in volumes):
+        yield Problem(
+            reason="ConfigNotWired",
+            at=at,
+            why=f"it does not mount ConfigMap {spec.config}, into which layouts are written",
+            fix=f"write migManager: {{config: {{name: {spec.config}}}}} in the ClusterPolicy",
+        )
+    if spec.reboot is Reboot.REFUSE and "true" in _env(mig_manager, "WITH_REBOOT"):
+        yield Problem(
+            reason="WouldReboot",
+            at=at,
+            why="its WITH_REBOOT is true, so it reboots a node whose GPUs cannot be reset",
+            fix="set WITH_REBOOT to false in the ClusterPolicy's migManager.env, or write reboot: Allow in the driver",
+        )
+
+
+def _config_problems(spec: NvidiaMigSpec, cluster: Cluster) -> Iterator[Problem]:
+    namespace = spec.mig_manager.namespace
+    found = cluster.config_map(namespace, spec.config)
+    at = f"ConfigMap {namespace}/{spec.config}"
+    try:
+        document(namespace, spec.config).read(found)
+    except Unreadable as unreadable:
+        yield Problem(
+            reason="ConfigUnreadable", at=at, why=f"its config.yaml {unreadable}", fix="correct it, or delete it"
+        )
+    size = sum(len(text) for text in (found or {}).get("data", {}).values())
+    size += sum(len(text) for text in (found or {}).get("metadata", {}).get("annotations", {}).values())
+    if size > MAX_SIZE:
+        yield Problem(
+            reason="ConfigFull",
+            at=at,
+            why=f"it has {size} bytes, and the API takes little more than {MAX_SIZE}",
+            fix="use fewer layouts at once, or delete policies that nobody needs",
+        )
+
+
+def _env(daemon_set: Object, name: str) -> list[str]:
+    spec = daemon_set["spec"]["template"]["spec"]
+    containers = [*spec.get("initContainers", ()), *spec.get("containers", ())]
+    return [str(e.get("value", "")) for c in containers for e in c.get("env", ()) if e["name"] == name]
+
+
+def _is_device_plugin(daemon_set: Object) -> bool:
+    labels = {
+        **daemon_set["metadata"].get("labels", {}),
+        **daemon_set["spec"]["template"].get("metadata", {}).get("labels", {}),
+    }
+    return any(str(labels.get(k, "")).startswith(_PLUGIN_APP) for k in ("app", "app.kubernetes.io/name"))
+
+
+def device_plugin_problems(node: Object) -> Iterator[Problem]:
+    """Whether a device plugin offers the node's GPUs too."""
+    offered = node.get("status", {}).get("allocatable", {})
+    names = sorted(n for n in offered if n.startswith(("nvidia.com/gpu", "nvidia.com/mig-")) and str(offered[n]) != "0")
+    if names:
+        yield Problem(
+            reason="DevicePluginPresent",
+            at=f"node {node['metadata']['name']}",
+            why=f"a device plugin offers its GPUs as {names[0]}, so pods get them behind the back of the DRA driver",
+            fix="write devicePlugin: {enabled: false} in the ClusterPolicy",
+            turn=Turn.CLUSTER,
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------- layouts
+
+
+def cuts_for(layouts: Sequence[Layout], gpus: Gpus, table: Table) -> Cuts:
+    """How the policy cuts each of these GPUs. Raises Refused with everything that cannot be; equal GPUs are told of once."""
+    problems = [p for place, layout in enumerate(layouts) for p in _type_problems(layout, f"spec.layouts[{place}]")]
+    if problems:
+        raise Refused(*problems)
+    cuts: dict[MigGpu, Cut | None] = {}
+    refused: dict[tuple[str, int], Refused] = {}
+    for number, gpu in numbers(gpus).items():
+        place = next((n for n, layout in enumerate(layouts) if _matches(layout.match, gpu, number)), None)
+        cuts[gpu] = None
+        if place is None or layouts[place].type is LayoutType.KEEP or (gpu.product, place) in refused:
+            continue
+        try:
+            cuts[gpu] = _cut(layouts[place], gpu, number, table, f"spec.layouts[{place}]")
+        except Refused as problem:
+            refused[gpu.product, place] = problem
+    problems = [p for each in refused.values() for p in each.problems]
+    if not problems and not any(cuts.values()):
+        problems = [_nothing_cut()]
+    if problems:
+        raise Refused(*problems)
+    return tuple(cuts[gpu] for gpu in gpus)
+
+
+def _matches(match: Match, gpu: MigGpu, number: int) -> bool:
+    products = {comparable(p) for p in match.products}
+    of_product = not products or comparable(gpu.product) in products
+    return match.all or (of_product and (not match.indexes or number in match.indexes))
+
+
+def _nothing_cut() -> Problem:
+    return Problem(
+        reason="NothingToCut",
+        at="spec.layouts",
+        why="every GPU of a node is left as it is",
+        fix="write a layout of another type for some of its GPUs, or select other nodes",
+    )
+
+
+def _type_problems(layout: Layout, at: str) -> Iterator[Problem]:
+    if layout.type not in (LayoutType.WHOLE, LayoutType.PROFILES, LayoutType.KEEP):
+        yield Problem(
+            reason="LayoutTypeUnsupported",
+            at=f"{at}.type",
+            why=f"MIG cannot cut GPUs as {layout.type}",
+            fix="use Profiles (or Whole, or Keep), or a driver of type Publish",
+        )
+    if layout.sharing.mode is not SharingMode.EXCLUSIVE:
+        yield Problem(
+            reason="SharingUnsupported",
+            at=f"{at}.sharing.mode",
+            why="whether a partition serves several claims is a setting of NVIDIA's DRA driver as a whole",
+            fix="leave sharing out",
+        )
+
+
+def _cut(layout: Layout, gpu: MigGpu, number: int, table: Table, at: str) -> Cut:
+    profiles = layout.profiles or []
+    if layout.type is LayoutType.WHOLE:
+        return Cut()
+    model = table.model(gpu.product) or model_of(gpu.product, table.models, f"GPU {number} ({gpu.product})")
+    whom = f"GPU {number} ({gpu.product})"
+    if profiles[0].name.startswith(PRESET):
+        return _preset_cut(
+            preset(model, profiles[0].name, f"{at}.profiles[0] on {whom}"), profiles[0].name, f"{at}.profiles[0]"
+        )
+    counts = {p.name: p.count for p in profiles}
+    why = why_not(model, counts)
+    if why:
+        instead = " or ".join(told(fit) for fit in nearest(model, counts))
+        raise Refused(
+            Problem(
+                reason="LayoutDoesNotFit",
+                at=f"{at}.profiles",
+                why=f"on {whom} {why}",
+                fix=f"what fits instead: {instead}",
+            )
+        )
+    return Cut.of(counts)
+
+
+def _preset_cut(meant: Preset, name: str, at: str) -> Cut:
+    if meant.mig_enabled and not meant.counts:
+        raise Refused(
+            Problem(
+                reason="NothingPublished",
+                at=at,
+                why=f"{name} switches MIG on without a partition, and then nobody publishes the GPU",
+                fix="name the partitions, or write all-disabled",
+            )
+        )
+    return Cut.of(meant.counts, enabled=meant.mig_enabled)
+
+
+def no_inventory(node: Object) -> Problem:
+    """The refusal of a node of which nothing says which GPUs it has."""
+    return Problem(
+        reason="NoInventory",
+        at=f"node {node['metadata']['name']}",
+        why=f"it publishes no GPU, and its labels {PRODUCT} and {COUNT} do not say which it has",
+        fix="see why its DRA driver publishes nothing, or let GPU feature discovery write the labels",
+        turn=Turn.CLUSTER,
+    )

@@ -1,0 +1,251 @@
+"""Static MIG: NVIDIA's mig-manager cuts the GPUs of a node as a label tells it, and NVIDIA's DRA driver publishes what it finds at its start.
+
+A layout's config is an entry `gpp-<fingerprint>` of mig-parted's config file, in a ConfigMap that the operator owns; the label
+`nvidia.com/mig.config` assigns it. mig-manager answers by a second label, which is never taken for the truth: what counts is what is published.
+It acts when the value of the label changes, so that the same value is taken away first. The DRA driver's pod is restarted after each change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final, Literal
+
+from gpupartition.api.v1alpha1 import Assigned, DaemonSetRef, DriverSpec, NvidiaMigSpec, PolicySpec, Reboot
+from gpupartition.backends.mig_parted import PREFIX, cuts_of, document, entry, key_of, whole_fingerprint
+from gpupartition.backends.nvidia_gpus import (
+    Cuts,
+    Gpus,
+    Table,
+    cuts_now,
+    disturbed,
+    expected,
+    gpus_on,
+    published,
+    table_of,
+)
+from gpupartition.backends.nvidia_limits import cuts_for, device_plugin_problems, installation_problems, no_inventory
+from gpupartition.backends.plugin_pods import plugin_pod, why_not_ready
+from gpupartition.domain import fingerprint
+from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused
+from gpupartition.domain.effects import Effect, PatchNode
+from gpupartition.domain.entries import Document, Unreadable, written
+from gpupartition.domain.others import writer
+from gpupartition.domain.pool import Pool
+from gpupartition.names import STEP
+
+DRIVER_NAME: Final = "gpu.nvidia.com"
+CONFIG: Final = "nvidia.com/mig.config"
+STATE: Final = "nvidia.com/mig.config.state"
+SUCCESS: Final = "success"
+FAILED: Final = "failed"
+_PAUSED: Final = "paused-for-mig-change"
+
+
+class NvidiaMig:
+    """Backend of the driver type NvidiaMig."""
+
+    label = CONFIG
+
+    def pool_name(self, driver: DriverSpec, node: str) -> str:  # noqa: ARG002
+        """The node's name."""
+        return node
+
+    def driver_name(self, driver: DriverSpec, cluster: Cluster) -> str:  # noqa: ARG002
+        """It is fixed."""
+        return DRIVER_NAME
+
+    def namespaces(self, driver: DriverSpec) -> Sequence[str]:
+        """Where mig-manager is, and where the DRA driver is."""
+        spec = _spec(driver)
+        return tuple(dict.fromkeys((spec.mig_manager.namespace, spec.plugin.namespace)))
+
+    def documents(self, driver: DriverSpec) -> Sequence[Document]:
+        """mig-parted's config file."""
+        return (_document(_spec(driver)),)
+
+    def config_maps(self, driver: DriverSpec) -> Sequence[tuple[str, str]]:
+        """The config file, and the tables of products."""
+        spec = _spec(driver)
+        names = [spec.config] + ([spec.tables.name] if spec.tables is not None else [])
+        return tuple((spec.mig_manager.namespace, name) for name in names)
+
+    def applying(self, driver: DriverSpec) -> Literal["applying_mig", "applying_reboot"]:
+        """As long as it takes to stop and start all that looks at the GPUs, or to reboot too."""
+        return "applying_reboot" if _spec(driver).reboot is Reboot.ALLOW else "applying_mig"
+
+    def preflight(self, driver: DriverSpec, cluster: Cluster) -> Sequence[Problem]:
+        """Whether mig-manager and the DRA driver are there, wired to each other by what we write, and alone."""
+        return [*installation_problems(_spec(driver), cluster), *_table(driver, cluster).problems]
+
+    def depends(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> tuple[Any, ...]:
+        """Its GPUs, the table that they are looked up in, and whether a device plugin offers them too."""
+        table = _table(driver, cluster)
+        gpus, problems = _gpus(facts, table), tuple(device_plugin_problems(facts.node))
+        return gpus, id(table), problems, facts.name if not gpus else ""
+
+    def compile(self, driver: DriverSpec, policy: PolicySpec, facts: NodeFacts, cluster: Cluster) -> Config:
+        """An entry that cuts the node's GPUs as the first layout that matches each says. Raises Refused."""
+        table = _table(driver, cluster)
+        gpus, problems = _gpus(facts, table), list(device_plugin_problems(facts.node))
+        if not gpus:
+            problems.append(no_inventory(facts.node))
+        if problems:
+            raise Refused(*problems)
+        return _config(driver, table, gpus, cuts_for(policy.layouts, gpus, table))
+
+    def way_back(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Config:
+        """The assignment that the node has, or an entry for what it publishes, where that assignment means something else."""
+        table = _table(driver, cluster)
+        seen, gpus = published(facts.pool(facts.name), table), _gpus(facts, table)
+        if not seen.usable or not seen.devices:
+            raise Refused(
+                Problem(
+                    reason="NoWayBack",
+                    at=f"node {facts.name}",
+                    why=f"it cannot be told how its GPUs are cut: {seen.problem or 'it publishes nothing'}",
+                    fix="see why its DRA driver publishes nothing, or annotate the node with gpupartition.dev/accept-no-rollback",
+                )
+            )
+        value, content = _label(facts.node, CONFIG), self._assigned_entry(driver, facts, cluster)
+        if value is not None and content is not None:
+            cuts = cuts_of(content, gpus)
+            if cuts is not None and expected(table, gpus, cuts).equals(seen):
+                objects = (_document(_spec(driver)).entry(value, content),) if value.startswith(PREFIX) else ()
+                return Config(
+                    fingerprint=fingerprint.short(whole_fingerprint(content)),
+                    assignment=value,
+                    pool=expected(table, gpus, cuts),
+                    objects=objects,
+                )
+        return _config(driver, table, gpus, cuts_now(gpus, seen))
+
+    def observe(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Observation:
+        """Ready when mig-manager has done what the label says and the DRA driver's pod is Ready and alone."""
+        spec, table = _spec(driver), _table(driver, cluster)
+        value, state = _label(facts.node, CONFIG), _label(facts.node, STATE)
+        plugin = DaemonSetRef.model_construct(namespace=spec.plugin.namespace, name=spec.plugin.name)
+        agent = DaemonSetRef.model_construct(namespace=spec.mig_manager.namespace, name=spec.mig_manager.name)
+        done = state == SUCCESS or (value is None and state is None)
+        complaint = why_not_ready(plugin, facts, None, cluster) if done else _complaint(facts.node, state)
+        failed = _complaint(facts.node, state) if state == FAILED else ""
+        at_work = plugin_pod(agent, facts, None)
+        return Observation(
+            assignment=value,
+            step=str(facts.node["metadata"].get("annotations", {}).get(STEP, "")),
+            running=self._running(driver, facts, cluster) if done else "",
+            ready=not complaint,
+            complaint=complaint,
+            pool=published(facts.pool(facts.name), table),
+            plugin=plugin_pod(plugin, facts, None),
+            writer=writer(facts.node, CONFIG),
+            acknowledged=done,
+            restarts=True,
+            failed=failed,
+            agent=at_work,
+            stale=bool(failed) and self._older_than_its_config(driver, value, at_work, cluster),
+        )
+
+    def disturbs(self, now: Pool, then: Pool) -> frozenset[str]:
+        """The GPUs that are cut otherwise; the whole node where a MIG mode changes."""
+        return disturbed(now, then)
+
+    def assign(self, driver: DriverSpec, facts: NodeFacts, to: Assigned, step: str, generation: int) -> Effect | None:  # noqa: ARG002
+        """Label and step in one patch, which takes the old answer away too. The same value is taken away first: only a change is noticed."""
+        if facts.node["metadata"].get("annotations", {}).get(STEP, "") == step:
+            return None
+        if to.assignment is not None and _label(facts.node, CONFIG) == to.assignment:
+            return _patch(facts.node, {CONFIG: None, STATE: None})
+        return _patch(facts.node, {CONFIG: to.assignment, STATE: None}, step)
+
+    def cancel(self, driver: DriverSpec, facts: NodeFacts, step: str) -> Effect | None:  # noqa: ARG002
+        """The step alone: an `assign` of it that comes late finds another resourceVersion."""
+        used = facts.node["metadata"].get("annotations", {}).get(STEP, "") == step
+        return None if used else _patch(facts.node, {}, step)
+
+    def repair(self, driver: DriverSpec, facts: NodeFacts, current: Assigned, generation: int) -> Effect | None:  # noqa: ARG002
+        """Nothing: the driver publishes its slices itself."""
+        return None
+
+    def _running(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> str:
+        content = self._assigned_entry(driver, facts, cluster)
+        return fingerprint.short(whole_fingerprint(content)) if content is not None else ""
+
+    def _assigned_entry(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Any:
+        """The entry that the node's label names; None where there is none of that name."""
+        value = _label(facts.node, CONFIG)
+        spec = _spec(driver)
+        try:
+            entries = _document(spec).read(cluster.config_map(spec.mig_manager.namespace, spec.config))
+        except Unreadable:
+            return None
+        return entries.get(value) if value is not None else None
+
+    def _older_than_its_config(
+        self, driver: DriverSpec, value: str | None, agent: Object | None, cluster: Cluster
+    ) -> bool:
+        """Whether mig-manager's pod began before the entry was written: the copy that it has mounted may be from before."""
+        began = agent["metadata"].get("creationTimestamp") if agent is not None else None
+        spec = _spec(driver)
+        config_map = cluster.config_map(spec.mig_manager.namespace, spec.config)
+        if not began or value is None or config_map is None:
+            return False
+        file = _document(spec)
+        since = written(file.entry(value, file.read(config_map).get(value)), config_map)
+        return since is not None and datetime.fromisoformat(began) < since
+
+
+def _spec(driver: DriverSpec) -> NvidiaMigSpec:
+    if driver.nvidia_mig is None:
+        raise AssertionError(f"driver of type {driver.type} has no spec.nvidiaMig: {driver}")
+    return driver.nvidia_mig
+
+
+def _document(spec: NvidiaMigSpec) -> Document:
+    return document(spec.mig_manager.namespace, spec.config)
+
+
+def _table(driver: DriverSpec, cluster: Cluster) -> Table:
+    spec = _spec(driver)
+    return table_of(cluster, spec.mig_manager.namespace, spec.tables.name if spec.tables is not None else "")
+
+
+def _gpus(facts: NodeFacts, table: Table) -> Gpus:
+    return gpus_on(facts.node, published(facts.pool(facts.name), table), facts.known)
+
+
+def _config(driver: DriverSpec, table: Table, gpus: Gpus, cuts: Cuts) -> Config:
+    content = entry(gpus, cuts)
+    key = key_of(content)
+    return Config(
+        fingerprint=key.removeprefix(PREFIX),
+        assignment=key,
+        pool=expected(table, gpus, cuts),
+        objects=(_document(_spec(driver)).entry(key, content),),
+    )
+
+
+def _label(node: Object, name: str) -> str | None:
+    value: str | None = node["metadata"].get("labels", {}).get(name)
+    return value
+
+
+def _complaint(node: Object, state: str | None) -> str:
+    """What mig-manager's answer means; its own reasons stand only in its log."""
+    paused = sorted(k for k, v in node["metadata"].get("labels", {}).items() if v == _PAUSED)
+    left = f", and has paused {', '.join(paused)}" if paused else ""
+    if state is None:
+        return "mig-manager has not answered yet"
+    if state == FAILED:
+        return f"mig-manager failed ({STATE}: {FAILED}){left}: its log says why, and the former partitions may be gone"
+    return f"mig-manager is at work ({STATE}: {state}){left}"
+
+
+def _patch(node: Object, labels: dict[str, str | None], step: str | None = None) -> PatchNode:
+    meta = node["metadata"]
+    return PatchNode(
+        node=meta["name"],
+        resource_version=meta["resourceVersion"],
+        labels=labels,
+        annotations={STEP: step} if step is not None else {},
+    )

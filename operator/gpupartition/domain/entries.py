@@ -1,0 +1,147 @@
+"""Config that many layouts share: a ConfigMap with one document, which has one entry for each layout under its key.
+
+An entry never changes as long as it has its key. An annotation says of each when it was written and when somebody last came to use it: pods
+see a ConfigMap late, and what is about to be used must not be collected.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import yaml
+
+from gpupartition import names
+
+Object = Mapping[str, Any]
+
+ENTRY: Final = "ConfigMapEntry"
+MAX_SIZE: Final = 1_000_000  # bytes of a ConfigMap; the API takes 1 MiB, and the annotation is in there too
+
+
+class Unreadable(ValueError):  # noqa: N818  (reads as what happened)
+    """The document is none, or not of the shape that it must have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """Where a ConfigMap has its entries: in the text `file`, below the field `under`; `frame` is the document that a new one begins with."""
+
+    namespace: str
+    name: str
+    file: str
+    under: str
+    frame: Mapping[str, Any]
+
+    def entry(self, key: str, content: Any) -> dict[str, Any]:
+        """The config object of a layout: `content` under `key`."""
+        where = {"namespace": self.namespace, "name": self.name}
+        return {"kind": ENTRY, "metadata": where, "document": self, "key": key, "content": content}
+
+    def read(self, config_map: Object | None) -> dict[str, Any]:
+        """All that there is, by key; of the frame what it has not. Raises Unreadable."""
+        return dict(self._parsed(config_map)[self.under])
+
+    def with_entry(self, config_map: Object | None, key: str, content: Any, now: datetime) -> dict[str, Any]:
+        """The ConfigMap with this entry, which is in use from now on."""
+        stamp = _stamps(config_map).get(key, {})
+        parsed = self._parsed(config_map)
+        if parsed[self.under].get(key) != content or "written" not in stamp:
+            stamp = {"written": now.isoformat()}
+        parsed[self.under][key] = content
+        return self._body(config_map, parsed, {**_stamps(config_map), key: {**stamp, "used": now.isoformat()}})
+
+    def without(self, config_map: Object, keys: Collection[str]) -> dict[str, Any]:
+        """The ConfigMap without these entries."""
+        parsed = self._parsed(config_map)
+        parsed[self.under] = {k: v for k, v in parsed[self.under].items() if k not in keys}
+        return self._body(config_map, parsed, {k: v for k, v in _stamps(config_map).items() if k not in keys})
+
+    def ours(self, config_map: Object) -> Collection[str]:
+        """Keys of the entries that this operator wrote."""
+        return self.read(config_map).keys() & _stamps(config_map).keys()
+
+    def _parsed(self, config_map: Object | None) -> dict[str, Any]:
+        text = (config_map or {}).get("data", {}).get(self.file, "")
+        try:
+            found = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise Unreadable(f"is neither YAML nor JSON: {' '.join(str(error).split())}") from error
+        found = {} if found is None else found
+        if not isinstance(found, dict) or not isinstance(found.get(self.under) or {}, dict):
+            raise Unreadable(f"has no mapping {self.under}")
+        return {**self.frame, **found, self.under: {**self.frame[self.under], **(found.get(self.under) or {})}}
+
+    def _body(self, config_map: Object | None, parsed: Mapping[str, Any], stamps: Mapping[str, Any]) -> dict[str, Any]:
+        before = config_map or {"metadata": {"namespace": self.namespace, "name": self.name}}
+        meta = before["metadata"]
+        labels = {"app.kubernetes.io/managed-by": names.FIELD_MANAGER, **meta.get("labels", {})}
+        annotations = {**meta.get("annotations", {}), names.ENTRIES: json.dumps(stamps, sort_keys=True)}
+        return {
+            **before,
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {**meta, "labels": labels, "annotations": annotations},
+            "data": {**before.get("data", {}), self.file: self._text(parsed)},
+        }
+
+    def _text(self, parsed: Mapping[str, Any]) -> str:
+        if self.file.endswith(".json"):
+            return json.dumps(parsed, indent=1)
+        return str(yaml.safe_dump(dict(parsed), sort_keys=False))
+
+
+def _stamps(config_map: Object | None) -> dict[str, dict[str, str]]:
+    text = (config_map or {}).get("metadata", {}).get("annotations", {}).get(names.ENTRIES, "{}")
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}  # somebody wrote it by hand: every entry counts as new
+    return found if isinstance(found, dict) else {}
+
+
+def is_entry(body: Object) -> bool:
+    """Whether a config object is an entry of a shared one."""
+    return bool(body["kind"] == ENTRY)
+
+
+def identity(body: Object) -> tuple[str, str, str]:
+    """What tells config objects apart: namespace, name, and the key of an entry."""
+    return body["metadata"]["namespace"], body["metadata"]["name"], body.get("key", "")
+
+
+def is_there(body: Object, present: Object | None) -> bool:
+    """Whether the config object is as it must be; of a shared one, its entry."""
+    if present is None or not is_entry(body):
+        return present is not None
+    document: Document = body["document"]
+    try:
+        return body["key"] in document.read(present) and document.read(present)[body["key"]] == body["content"]
+    except Unreadable:
+        return False
+
+
+def last_used(present: Object) -> datetime | None:
+    """When somebody last came to use an object that no two layouts share; None when nobody ever said."""
+    return _time(present["metadata"].get("annotations", {}).get(names.LAST_USED))
+
+
+def used(body: Object, present: Object | None) -> datetime | None:
+    """When somebody last came to use the config object; None when it is not there, or nobody ever said."""
+    if present is None or not is_there(body, present):
+        return None
+    return _time(_stamps(present).get(body["key"], {}).get("used")) if is_entry(body) else last_used(present)
+
+
+def written(body: Object, present: Object | None) -> datetime | None:
+    """Since when an entry of a shared object is as it is; None for one that is not there, and for what nobody reads late."""
+    if present is None or not is_entry(body) or not is_there(body, present):
+        return None
+    return _time(_stamps(present).get(body["key"], {}).get("written"))
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
