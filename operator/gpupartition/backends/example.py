@@ -80,7 +80,7 @@ class ExampleDriver:
             return refused.problems
         return list(installation_problems(base, _at(base)))
 
-    def depends(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> tuple[Any, ...]:  # noqa: ARG002
+    def depends(self, driver: DriverSpec, facts: NodeFacts) -> tuple[Any, ...]:  # noqa: ARG002
         """Nothing: the driver is told how many GPUs there are."""
         return ()
 

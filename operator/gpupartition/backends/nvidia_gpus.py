@@ -98,14 +98,14 @@ def table_of(cluster: Cluster, namespace: str, name: str) -> Table:
     where = f"ConfigMap {namespace}/{name}"
     found = cluster.config_map(namespace, name)
     if found is None:
-        missing = Problem(
-            reason="TableMissing",
-            at="spec.nvidiaMig.tables",
-            why=f"there is no {where}",
-            fix="create it, or leave tables out",
-        )
-        return Table(mig.builtin(), (missing,))
+        return _no_table(where)
     return _table("\n---\n".join(text for _, text in sorted(found.get("data", {}).items())), where)
+
+
+@lru_cache(maxsize=16)
+def _no_table(where: str) -> Table:
+    why, fix = f"there is no {where}", "create it, or leave tables out"
+    return Table(mig.builtin(), (Problem(reason="TableMissing", at="spec.nvidiaMig.tables", why=why, fix=fix),))
 
 
 @lru_cache(maxsize=16)
@@ -174,12 +174,12 @@ def _gpus_in(pool: Pool) -> Iterator[MigGpu]:
     seen: set[str] = set()
     for device in pool.devices:
         match = _NAME.match(device.name)
-        if match is not None and device.gpu not in seen:
-            seen.add(device.gpu or device.name)
+        if match is not None and match["minor"] not in seen:
+            seen.add(match["minor"])
             yield MigGpu(int(match["minor"]), _text(device, "productName"), _text(device, _BUS))
     for name, attributes in pool.kept.items():
         match = _NAME.match(name)
-        if match is not None and name not in seen:
+        if match is not None and match["minor"] not in seen:
             kept = Device(name=name, attributes=attributes)
             yield MigGpu(int(match["minor"]), _text(kept, "productName"), _text(kept, _BUS))
 

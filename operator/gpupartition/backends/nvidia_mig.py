@@ -78,16 +78,15 @@ class NvidiaMig:
         """Whether mig-manager and the DRA driver are there, wired to each other by what we write, and alone."""
         return [*installation_problems(_spec(driver), cluster), *_table(driver, cluster).problems]
 
-    def depends(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> tuple[Any, ...]:
-        """Its GPUs, the table that they are looked up in, and whether a device plugin offers them too."""
-        table = _table(driver, cluster)
-        gpus, problems = _gpus(facts, table), tuple(device_plugin_problems(facts.node))
-        return gpus, id(table), problems, facts.name if not gpus else ""
+    def depends(self, driver: DriverSpec, facts: NodeFacts) -> tuple[Any, ...]:  # noqa: ARG002
+        """Its GPUs, and whether a device plugin offers them too."""
+        gpus, problems = _gpus(facts), tuple(device_plugin_problems(facts.node))
+        return gpus, problems, facts.name if not gpus else ""
 
     def compile(self, driver: DriverSpec, policy: PolicySpec, facts: NodeFacts, cluster: Cluster) -> Config:
         """An entry that cuts the node's GPUs as the first layout that matches each says. Raises Refused."""
         table = _table(driver, cluster)
-        gpus, problems = _gpus(facts, table), list(device_plugin_problems(facts.node))
+        gpus, problems = _gpus(facts), list(device_plugin_problems(facts.node))
         if not gpus:
             problems.append(no_inventory(facts.node))
         if problems:
@@ -97,7 +96,7 @@ class NvidiaMig:
     def way_back(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Config:
         """The assignment that the node has, or an entry for what it publishes, where that assignment means something else."""
         table = _table(driver, cluster)
-        seen, gpus = published(facts.pool(facts.name), table), _gpus(facts, table)
+        seen, gpus = published(facts.pool(facts.name), table), _gpus(facts)
         if not seen.usable or not seen.devices:
             raise Refused(
                 Problem(
@@ -168,8 +167,10 @@ class NvidiaMig:
         return None
 
     def _running(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> str:
-        content = self._assigned_entry(driver, facts, cluster)
-        return fingerprint.short(whole_fingerprint(content)) if content is not None else ""
+        content, value = self._assigned_entry(driver, facts, cluster), _label(facts.node, CONFIG) or ""
+        if content is None:  # it is about to be put back, or is not seen yet
+            return value.removeprefix(PREFIX) if value.startswith(PREFIX) else ""
+        return fingerprint.short(whole_fingerprint(content))
 
     def _assigned_entry(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Any:
         """The entry that the node's label names; None where there is none of that name."""
@@ -210,8 +211,8 @@ def _table(driver: DriverSpec, cluster: Cluster) -> Table:
     return table_of(cluster, spec.mig_manager.namespace, spec.tables.name if spec.tables is not None else "")
 
 
-def _gpus(facts: NodeFacts, table: Table) -> Gpus:
-    return gpus_on(facts.node, published(facts.pool(facts.name), table), facts.known)
+def _gpus(facts: NodeFacts) -> Gpus:
+    return gpus_on(facts.node, facts.pool(facts.name), facts.known)
 
 
 def _config(driver: DriverSpec, table: Table, gpus: Gpus, cuts: Cuts) -> Config:

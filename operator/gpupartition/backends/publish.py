@@ -79,7 +79,7 @@ class Publish:
                 problems += refused.problems
         return problems
 
-    def depends(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> tuple[Any, ...]:  # noqa: ARG002
+    def depends(self, driver: DriverSpec, facts: NodeFacts) -> tuple[Any, ...]:
         """The labels that say which GPUs there are, and the name, of which the pool's is made."""
         inventory = _spec(driver).inventory.node_labels
         if inventory is None:

@@ -44,8 +44,9 @@ class Driver:
     key: tuple[Any, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        generations = tuple((d["metadata"]["uid"], d["metadata"].get("generation")) for d in self.cluster.daemon_sets)
-        object.__setattr__(self, "key", (self.uid, self.spec.model_dump_json(), generations))
+        sets = tuple((d["metadata"]["uid"], d["metadata"].get("generation")) for d in self.cluster.daemon_sets)
+        maps = tuple((c["metadata"]["uid"], c["metadata"]["resourceVersion"]) for c in self.cluster.config_maps)
+        object.__setattr__(self, "key", (self.uid, self.spec.model_dump_json(), sets, maps))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,10 +200,8 @@ class Intents:
         problems = policy.problems + driver.problems
         if problems or policy.spec is None:
             return Intent(wanted=None, refused=True, problems=problems)
-        slices = [s for s in self._caches.slices.by("node", node["metadata"]["name"]) if self._is_of(driver, s)]
-        facts = NodeFacts(node=node, slices=slices, known=known(state))
-        own = driver.backend.depends(driver.spec, facts, driver.cluster)
-        key = (*driver.key, policy.uid, policy.generation, own)
+        facts = self._facts(driver, node, state)
+        key = (*driver.key, policy.uid, policy.generation, driver.backend.depends(driver.spec, facts))
         found = self._compiled.get(key)
         if found is None:
             try:
@@ -216,9 +215,10 @@ class Intents:
             return Intent(wanted=None, refused=True, problems=found.problems)
         return Intent(wanted=found)
 
-    @staticmethod
-    def _is_of(driver: Driver, body: Object) -> bool:
-        return bool(body["spec"]["driver"] == driver.driver_name)
+    def _facts(self, driver: Driver, node: Object, state: NodeStateStatus | None) -> NodeFacts:
+        slices = self._caches.slices.by("node", node["metadata"]["name"])
+        ours = [s for s in slices if s["spec"]["driver"] == driver.driver_name]
+        return NodeFacts(node=node, slices=ours, known=known(state))
 
 
 def known(state: NodeStateStatus | None) -> Pool:

@@ -177,7 +177,7 @@ class Backend(Protocol):
     def preflight(self, driver: DriverSpec, cluster: Cluster) -> Sequence[Problem]:
         """What is wrong with the driver's installation, whatever the policy says."""
 
-    def depends(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> tuple[Any, ...]:
+    def depends(self, driver: DriverSpec, facts: NodeFacts) -> tuple[Any, ...]:
         """All of the node that compiling depends on: what is compiled for one node is right for each that has the same."""
 
     def compile(self, driver: DriverSpec, policy: PolicySpec, facts: NodeFacts, cluster: Cluster) -> Config:
