@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.properties.cluster import BACKEND, DRIVER
 from tests.properties.stories import Told, calm_down, tell
 from tests.properties.traces import TRACES, Trace
 from tests.unit.worlds import FORMER_STEP, HALVES, HALVES_RESTARTED, LONG, STEP, quiesce, record, seen, world
 
 from gpupartition.api.v1alpha1 import Phase, Restart
+from gpupartition.domain.backend import NodeFacts
+from gpupartition.domain.effects import DeletePod
 from gpupartition.domain.lifecycle import advance
+from gpupartition.domain.world import World
+from gpupartition.domain.writes import Subject, effects
 
 
 def told(trace: Trace, *, without: str = "") -> Told:
@@ -58,3 +63,27 @@ def test_a_restart_that_an_earlier_step_recorded_does_not_count(recorded_in: str
     assert step is not None
     assert step.state.phase is after
     assert step.state.restart == Restart(pod_uid="pod-0" if after is Phase.RELEASING else "pod-1", step=STEP)
+
+
+def test_a_failed_node_is_given_up_only_when_the_pod_that_was_to_go_is_gone() -> None:
+    failed = record(Phase.FAILED, target=HALVES_RESTARTED, previous=HALVES)
+    failed = failed.model_copy(update={"restart": Restart(pod_uid="pod-1", step=FORMER_STEP)})
+
+    def given_up(plugin: str) -> World:
+        turn = world(wanted=None, rule=quiesce(), observed=seen(HALVES, step=STEP, plugin=plugin))
+        return replace(turn, abandoned=True)
+
+    subject = Subject(
+        node_name="n",
+        node_uid="u",
+        driver=DRIVER,
+        driver_name="d",
+        backend=BACKEND,
+        facts=NodeFacts(node={"metadata": {"name": "n"}}),
+        rule=None,
+    )
+    assert advance(failed, given_up("pod-1")) is None
+    assert effects(failed, given_up("pod-1"), subject) == (DeletePod(namespace="gpus", name="pod-1", uid="pod-1"),)
+    step = advance(failed, given_up("pod-2"))
+    assert step is not None
+    assert step.state.phase is Phase.ABORTING
