@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 import pytest
 from tests.properties.cluster import BACKEND, DRIVER
@@ -10,9 +11,10 @@ from tests.properties.stories import Told, calm_down, tell
 from tests.properties.traces import TRACES, Trace
 from tests.unit.worlds import FORMER_STEP, HALVES, HALVES_RESTARTED, LONG, STEP, quiesce, record, seen, world
 
+from gpupartition import names
 from gpupartition.api.v1alpha1 import Phase, Restart
 from gpupartition.domain.backend import NodeFacts
-from gpupartition.domain.effects import DeletePod
+from gpupartition.domain.effects import DeletePod, PatchNode
 from gpupartition.domain.lifecycle import advance
 from gpupartition.domain.world import World
 from gpupartition.domain.writes import Subject, effects
@@ -65,25 +67,41 @@ def test_a_restart_that_an_earlier_step_recorded_does_not_count(recorded_in: str
     assert step.state.restart == Restart(pod_uid="pod-0" if after is Phase.RELEASING else "pod-1", step=STEP)
 
 
-def test_a_failed_node_is_given_up_only_when_the_pod_that_was_to_go_is_gone() -> None:
+# ------------------------------------------------------------------ a node that is given up as it is, with nothing of ours under way
+
+SUBJECT: Final = Subject(
+    node_name="n",
+    node_uid="u",
+    driver=DRIVER,
+    driver_name="d",
+    backend=BACKEND,
+    facts=NodeFacts(node={"metadata": {"name": "n", "resourceVersion": "1"}}),
+    rule=None,
+)
+
+
+def given_up(*, step: str = STEP, plugin: str = "pod-1") -> World:
+    """Nobody wants the node any more, and somebody asked to let go of it."""
+    turn = world(wanted=None, rule=quiesce(), observed=seen(HALVES, step=step, plugin=plugin), holders=[])
+    return replace(turn, abandoned=True)
+
+
+def test_a_failed_node_that_is_given_up_is_not_tried_again_but_its_step_is_used_up_first() -> None:
+    failed = record(Phase.FAILED)
+    assert advance(failed, given_up(step=FORMER_STEP)) is None
+    (cancel,) = effects(failed, given_up(step=FORMER_STEP), SUBJECT)
+    assert isinstance(cancel, PatchNode)
+    assert (cancel.labels, cancel.annotations) == ({}, {names.STEP: STEP})
+    step = advance(failed, given_up())
+    assert step is not None
+    assert step.state.phase is Phase.ABORTING
+
+
+def test_a_failed_node_that_is_given_up_waits_for_the_pod_that_was_to_go() -> None:
     failed = record(Phase.FAILED, target=HALVES_RESTARTED, previous=HALVES)
     failed = failed.model_copy(update={"restart": Restart(pod_uid="pod-1", step=FORMER_STEP)})
-
-    def given_up(plugin: str) -> World:
-        turn = world(wanted=None, rule=quiesce(), observed=seen(HALVES, step=STEP, plugin=plugin))
-        return replace(turn, abandoned=True)
-
-    subject = Subject(
-        node_name="n",
-        node_uid="u",
-        driver=DRIVER,
-        driver_name="d",
-        backend=BACKEND,
-        facts=NodeFacts(node={"metadata": {"name": "n"}}),
-        rule=None,
-    )
-    assert advance(failed, given_up("pod-1")) is None
-    assert effects(failed, given_up("pod-1"), subject) == (DeletePod(namespace="gpus", name="pod-1", uid="pod-1"),)
-    step = advance(failed, given_up("pod-2"))
+    assert advance(failed, given_up()) is None
+    assert effects(failed, given_up(), SUBJECT) == (DeletePod(namespace="gpus", name="pod-1", uid="pod-1"),)
+    step = advance(failed, given_up(plugin="pod-2"))
     assert step is not None
     assert step.state.phase is Phase.ABORTING

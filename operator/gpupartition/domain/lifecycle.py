@@ -137,10 +137,11 @@ def _dirty(guard: Guard) -> Guard:
 
 
 def _wanted_back(state: State, world: World) -> bool:
-    """A node that would go back to what it was to be is not tried again and again: somebody has to ask."""
+    """A node that would go back to what it was to be is not tried again and again: somebody has to ask. What is given up is not tried."""
     target, previous = state.target, state.previous
     elsewhere = target is not None and previous is not None and target.fingerprint != previous.fingerprint
-    return wanted_back(state, world) and (elsewhere or unwanted(state, world))
+    given_up = world.abandoned and unwanted(state, world)
+    return wanted_back(state, world) and (elsewhere or unwanted(state, world)) and not given_up
 
 
 def _due(which: str) -> Guard:
