@@ -7,7 +7,7 @@ moves it from one DaemonSet to another; the driver publishes at its pod's start.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from gpupartition.api.v1alpha1 import (
@@ -80,7 +80,7 @@ class ExampleDriver:
             return refused.problems
         return list(installation_problems(base, _at(base)))
 
-    def depends(self, driver: DriverSpec, facts: NodeFacts) -> tuple[Any, ...]:  # noqa: ARG002
+    def depends(self, driver: DriverSpec, node: Object, look: Callable[[], NodeFacts]) -> tuple[Any, ...]:  # noqa: ARG002
         """Nothing: the driver is told how many GPUs there are."""
         return ()
 

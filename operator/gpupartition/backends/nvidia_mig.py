@@ -7,7 +7,7 @@ It acts when the value of the label changes, so that the same value is taken awa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -78,10 +78,10 @@ class NvidiaMig:
         """Whether mig-manager and the DRA driver are there, wired to each other by what we write, and alone."""
         return [*installation_problems(_spec(driver), cluster), *_table(driver, cluster).problems]
 
-    def depends(self, driver: DriverSpec, facts: NodeFacts) -> tuple[Any, ...]:  # noqa: ARG002
+    def depends(self, driver: DriverSpec, node: Object, look: Callable[[], NodeFacts]) -> tuple[Any, ...]:  # noqa: ARG002
         """Its GPUs, and whether a device plugin offers them too."""
-        gpus, problems = _gpus(facts), tuple(device_plugin_problems(facts.node))
-        return gpus, problems, facts.name if not gpus else ""
+        gpus, problems = _gpus(look()), tuple(device_plugin_problems(node))
+        return gpus, problems, "" if gpus else node["metadata"]["name"]
 
     def compile(self, driver: DriverSpec, policy: PolicySpec, facts: NodeFacts, cluster: Cluster) -> Config:
         """An entry that cuts the node's GPUs as the first layout that matches each says. Raises Refused."""

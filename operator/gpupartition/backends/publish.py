@@ -6,7 +6,7 @@ the slices, the step an annotation on the first of them, the anchor. A change di
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final, Literal
 
@@ -79,13 +79,15 @@ class Publish:
                 problems += refused.problems
         return problems
 
-    def depends(self, driver: DriverSpec, facts: NodeFacts) -> tuple[Any, ...]:
+    def depends(self, driver: DriverSpec, node: Object, look: Callable[[], NodeFacts]) -> tuple[Any, ...]:  # noqa: ARG002
         """The labels that say which GPUs there are, and the name, of which the pool's is made."""
         inventory = _spec(driver).inventory.node_labels
         if inventory is None:
             return ()
-        labels = facts.node["metadata"].get("labels", {})
-        return facts.name, *(labels.get(key) for key in (inventory.count, inventory.product, inventory.memory))
+        labels = node["metadata"].get("labels", {})
+        return node["metadata"]["name"], *(
+            labels.get(key) for key in (inventory.count, inventory.product, inventory.memory)
+        )
 
     def compile(self, driver: DriverSpec, policy: PolicySpec, facts: NodeFacts, cluster: Cluster) -> Config:  # noqa: ARG002
         """The pool of the node's GPUs under the policy's layouts. Raises Refused."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -200,12 +201,12 @@ class Intents:
         problems = policy.problems + driver.problems
         if problems or policy.spec is None:
             return Intent(wanted=None, refused=True, problems=problems)
-        facts = self._facts(driver, node, state)
-        key = (*driver.key, policy.uid, policy.generation, driver.backend.depends(driver.spec, facts))
+        look = partial(self._facts, driver, node, state)
+        key = (*driver.key, policy.uid, policy.generation, driver.backend.depends(driver.spec, node, look))
         found = self._compiled.get(key)
         if found is None:
             try:
-                found = driver.backend.compile(driver.spec, policy.spec, facts, driver.cluster)
+                found = driver.backend.compile(driver.spec, policy.spec, look(), driver.cluster)
             except Refused as refused:
                 found = refused
             if len(self._compiled) >= KEPT:

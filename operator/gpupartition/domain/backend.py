@@ -7,7 +7,7 @@ Backends are pure: they look at objects that were read, and return data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol
@@ -177,8 +177,11 @@ class Backend(Protocol):
     def preflight(self, driver: DriverSpec, cluster: Cluster) -> Sequence[Problem]:
         """What is wrong with the driver's installation, whatever the policy says."""
 
-    def depends(self, driver: DriverSpec, facts: NodeFacts) -> tuple[Any, ...]:
-        """All of the node that compiling depends on: what is compiled for one node is right for each that has the same."""
+    def depends(self, driver: DriverSpec, node: Object, look: Callable[[], NodeFacts]) -> tuple[Any, ...]:
+        """All of a node that compiling depends on: what is compiled for one node is right for each that has the same.
+
+        Only who needs more than the Node has a look: it is asked of each node at each look at a policy.
+        """
 
     def compile(self, driver: DriverSpec, policy: PolicySpec, facts: NodeFacts, cluster: Cluster) -> Config:
         """The config of this policy for this node. Raises Refused with all problems found."""
