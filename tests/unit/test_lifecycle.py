@@ -56,6 +56,14 @@ def failing(layout: Config, *, agent: str = "agent-1", stale: bool = False) -> O
     return replace(seen(layout, step=STEP, ready=False), failed="it failed", acknowledged=False, agent=pod, stale=stale)
 
 
+def too_early(plugin: str = "pod-1", *, began: timedelta = -LIMITS.start_anew) -> Observation:
+    """After a reboot: a plugin that found the GPUs whole, and nothing tells it that they have been cut again."""
+    pod = {
+        "metadata": {"name": plugin, "namespace": "gpus", "uid": plugin, "creationTimestamp": (T0 + began).isoformat()}
+    }
+    return replace(seen(HALVES, pool=WHOLE.pool), restarts=True, plugin=pod)
+
+
 def replaced(phase: Phase) -> NodeStateStatus:
     """The pod that had not seen its config was to go in this step."""
     return record(phase, restart=Restart(pod_uid="agent-1", step=STEP, agent=True))
@@ -191,6 +199,7 @@ CASES: Final[Mapping[tuple[Phase, str], Case]] = {
         record(Phase.VERIFYING),
         world(observed=seen(HALVES, step=STEP), matched=LIMITS.min_ready),
     ),
+    (Phase.VERIFYING, ANEW): (lost(Phase.VERIFYING), world(observed=too_early())),
     (Phase.VERIFYING, UNWANTED): (lost(Phase.VERIFYING), world(wanted=None, observed=seen(HALVES))),
     (Phase.VERIFYING, BACK): (lost(Phase.VERIFYING), world(observed=seen(HALVES), matched=LIMITS.min_ready)),
     (Phase.VERIFYING, BACK + ", and the policy wants another layout by now"): (
@@ -618,6 +627,18 @@ def test_a_driver_that_failed_is_not_waited_for_until_the_limit_is_over() -> Non
     after = must(record(Phase.APPLYING), world(observed=failing(HALVES)))
     assert after.phase is Phase.ROLLING_BACK
     assert "it failed" in after.message
+
+
+def test_a_plugin_that_looked_too_early_after_a_reboot_is_restarted_as_often_as_need_be_but_not_at_once() -> None:
+    state = must(lost(Phase.VERIFYING), world(observed=too_early()))
+    assert (state.phase, state.restart) == (Phase.VERIFYING, Restart(pod_uid="pod-1", step=FORMER_STEP))
+    assert advance(state, world(observed=too_early())) is None, "it has not gone yet"
+    assert advance(state, world(observed=too_early("pod-2", began=NEVER))) is None, "it may be about to publish"
+    again = must(state, world(observed=too_early("pod-2")))
+    assert again.restart == Restart(pod_uid="pod-2", step=FORMER_STEP)
+    assert advance(lost(Phase.VERIFYING), world(observed=seen(HALVES, pool=WHOLE.pool))) is None, (
+        "it republishes by itself"
+    )
 
 
 def test_config_that_pods_see_late_is_old_enough_before_a_node_is_closed() -> None:

@@ -126,3 +126,43 @@ def test_a_pool_survives_being_written_down() -> None:
     pool = pool_of(device("a"), shared)
     assert Pool.from_json(pool.to_json()) == pool
     assert Pool.from_json("") == Pool()
+
+
+# ---------------------------------------------------------------------- drivers that choose names, places and sizes themselves
+
+
+def part(name: str, gpu: str = "gpu-0", kind: str = "half", memory: int = GI) -> Device:
+    return Device(name=name, gpu=gpu, kind=kind, capacity={"memory": memory})
+
+
+def test_where_the_driver_chooses_only_how_many_of_each_kind_a_gpu_has_counts() -> None:
+    pool = pool_of(part("a"), part("b"), part("c", kind="quarter"))
+    assert pool.equals(pool_of(part("x", kind="quarter", memory=7), part("y"), part("z")))
+    assert pool.same_shape(pool_of(part("x", kind="quarter"), part("y"), part("z")))
+    assert not pool.equals(pool_of(part("a"), part("c", kind="quarter")))
+    assert not pool.equals(pool_of(part("a"), part("b", gpu="gpu-1"), part("c", kind="quarter")))
+    assert not pool.equals(Pool())
+
+
+def test_what_vanishes_there_is_what_is_too_many_of_its_kind() -> None:
+    now, then = pool_of(part("a"), part("b"), part("c", gpu="gpu-1")), pool_of(part("x"), part("y", gpu="gpu-1"))
+    assert now.vanishing(then) == {"b"}
+    assert then.vanishing(now) == set()
+
+
+def test_a_gpu_of_which_nobody_wants_anything_is_not_compared() -> None:
+    wanted = Pool(devices=(part("a"),), kept={"gpu-1": {}})
+    assert pool_of(part("a"), part("b", gpu="gpu-1"), part("c", gpu="gpu-1")).equals(wanted)
+    assert pool_of(part("a"), part("b", gpu="gpu-1")).vanishing(wanted) == set()
+    assert wanted.gpus == {"gpu-0", "gpu-1"}
+
+
+def test_lost_gpus_are_told_from_others_there_too() -> None:
+    wanted = pool_of(part("a"), part("b", gpu="gpu-1"))
+    assert pool_of(part("x", gpu="gpu-1")).equals_but_for_lost_gpus(wanted)
+    assert not pool_of(part("x", gpu="gpu-1", kind="quarter")).equals_but_for_lost_gpus(wanted)
+
+
+def test_such_a_pool_reads_as_it_was_written() -> None:
+    pool = Pool(devices=(part("a"),), kept={"gpu-1": {"productName": {"string": "G"}}})
+    assert Pool.from_json(pool.to_json()) == pool

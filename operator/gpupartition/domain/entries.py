@@ -71,9 +71,10 @@ class Document:
         except yaml.YAMLError as error:
             raise Unreadable(f"is neither YAML nor JSON: {' '.join(str(error).split())}") from error
         found = {} if found is None else found
-        if not isinstance(found, dict) or not isinstance(found.get(self.under) or {}, dict):
+        entries = found.get(self.under) if isinstance(found, dict) else []
+        if not isinstance({} if entries is None else entries, dict):
             raise Unreadable(f"has no mapping {self.under}")
-        return {**self.frame, **found, self.under: {**self.frame[self.under], **(found.get(self.under) or {})}}
+        return {**self.frame, **found, self.under: {**self.frame[self.under], **(entries or {})}}
 
     def _body(self, config_map: Object | None, parsed: Mapping[str, Any], stamps: Mapping[str, Any]) -> dict[str, Any]:
         before = config_map or {"metadata": {"namespace": self.namespace, "name": self.name}}

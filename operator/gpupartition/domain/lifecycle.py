@@ -74,7 +74,15 @@ from gpupartition.domain.guards import (
     verified_but_superseded,
     wanted_back,
 )
-from gpupartition.domain.recovery import clock_of, left, recovered, recovered_and_wanted, recovering, steady
+from gpupartition.domain.recovery import (
+    clock_of,
+    left,
+    looked_too_early,
+    recovered,
+    recovered_and_wanted,
+    recovering,
+    steady,
+)
 from gpupartition.domain.world import State, Step, World
 
 
@@ -259,6 +267,7 @@ PHASES: Final[dict[Phase, Row]] = {
             Exit(left, Phase.ABORTING, "the policy no longer wants this node", wait_again),
             Exit(recovered_and_wanted, Phase.RELEASING, _BACK, released(Phase.UP_TO_DATE)),
             Exit(recovered, Phase.ABORTING, f"{_BACK}, and the policy wants another layout by now", wait_again),
+            Exit(looked_too_early, Phase.VERIFYING, "the driver's pod has to start anew", record_restart),
             Exit(
                 steady(verified_but_superseded),
                 Phase.DRAINING,

@@ -37,6 +37,9 @@ class Limits:
         seconds=120
     )  # a kubelet brings a changed ConfigMap into its pods within some 90 s
     verifying: timedelta = timedelta(seconds=300)
+    start_anew: timedelta = timedelta(
+        seconds=60
+    )  # a driver's pod that publishes too little after a reboot gets so long
     settle: timedelta = timedelta(
         seconds=5
     )  # a scheduler with a backlog bound a pod 0.3 s after the taint; ten times that, and more

@@ -233,8 +233,8 @@ def _assign(state: NodeStateStatus, world: World, subject: Subject, to: Assigned
 def _delete_plugin(state: NodeStateStatus, world: World) -> Sequence[Effect]:
     """The pod that is to go by the record."""
     pod = to_go(state, world)
-    if pod is None or world.holders:
-        return ()
+    if pod is None or (world.holders and not state.recovering):
+        return ()  # (after a reboot, whoever holds a device waits for it to be published again)
     meta = pod["metadata"]
     return (DeletePod(namespace=meta["namespace"], name=meta["name"], uid=meta["uid"]),)
 
@@ -245,7 +245,7 @@ def _verify(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[
     if closing or not state.recovering or state.target is None or subject.facts is None:
         return closing
     repair = subject.backend.repair(subject.driver, subject.facts, state.target, state.generation)
-    return (repair,) if repair else ()
+    return (repair,) if repair else _delete_plugin(state, world)
 
 
 def _failed(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[Effect]:
