@@ -70,11 +70,12 @@ class Document:
             found = yaml.safe_load(text)
         except yaml.YAMLError as error:
             raise Unreadable(f"is neither YAML nor JSON: {' '.join(str(error).split())}") from error
-        found = {} if found is None else found
-        entries = found.get(self.under) if isinstance(found, dict) else []
-        if not isinstance({} if entries is None else entries, dict):
+        document: Any = {} if found is None else found
+        below: Any = document.get(self.under) if isinstance(document, dict) else []
+        entries: Any = {} if below is None else below
+        if not isinstance(entries, dict):
             raise Unreadable(f"has no mapping {self.under}")
-        return {**self.frame, **found, self.under: {**self.frame[self.under], **(entries or {})}}
+        return {**self.frame, **document, self.under: {**self.frame[self.under], **entries}}
 
     def _body(self, config_map: Object | None, parsed: Mapping[str, Any], stamps: Mapping[str, Any]) -> dict[str, Any]:
         before = config_map or {"metadata": {"namespace": self.namespace, "name": self.name}}
