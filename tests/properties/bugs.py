@@ -30,6 +30,11 @@ def _who_runs_the_former(state: NodeStateStatus, turn: World) -> NodeStateStatus
     return state.model_copy(update={"restart": Restart(pod_uid=uid, step=state.step)})
 
 
+def _whatever_step(state: NodeStateStatus, _: World) -> NodeStateStatus:
+    to_go = state.restart
+    return state.model_copy(update={"restart": Restart(pod_uid=to_go.pod_uid, step=state.step)}) if to_go else state
+
+
 def _only_this_step(state: NodeStateStatus, _: World) -> NodeStateStatus:
     old = state.restart is not None and state.restart.step != state.step
     return state.model_copy(update={"restart": None}) if old else state
@@ -39,6 +44,7 @@ def _only_this_step(state: NodeStateStatus, _: World) -> NodeStateStatus:
 RECORDED: Final[dict[str, Callable[[NodeStateStatus, World], NodeStateStatus]]] = {
     "which pod is to go is not on record": _who_runs_the_former,
     "a pod that was to go is forgotten with its step": _only_this_step,
+    "a restart of an earlier step counts": _whatever_step,
 }
 
 Planted = Callable[[NodeStateStatus, World, NodeStateStatus | None], NodeStateStatus | None]

@@ -67,7 +67,8 @@ class View(NamedTuple):
     again. `rebooted`: since it was verified. `abandoned`: what cannot be brought back may be let go. `overdue`: every limit is over.
     `asked`: somebody
     asked to try again. `cordon`: the token for which the node is cordoned, `theirs`: somebody else has; `way`: how attempts that begin now
-    quiesce. `pod`: the driver's pod, `outdated`: it runs from a former config, `gone_pod` and `gone_step`: what the record says of the one
+    quiesce. `pod`: the driver's pod, `outdated`: it runs from a former config, `cuts`: it publishes what
+    the hardware is only when it starts anew, after the driver has `answered`; `gone_pod` and `gone_step`: what the record says of the one
     that is to go. `kind`: of the claim. `halted`: nobody may be evicted.
     """
 
@@ -97,6 +98,8 @@ class View(NamedTuple):
     way: Way = "DeviceTaint"
     pod: int = NO_PODS
     outdated: bool = False
+    cuts: bool = False
+    answered: bool = True
     gone_pod: int = 0
     gone_step: int = 0
     kind: str = "reserved"
@@ -161,6 +164,8 @@ def observe(view: View) -> Observation:
         running=LAYOUTS[_behind(view)].fingerprint if there and view.pod and view.pool == view.label else "",
         ready=there and view.pod != 0,  # as bad as can be: the driver's pod is up at once, whatever it publishes
         pool=published(view.pool) if there else Pool(),
+        acknowledged=view.answered,
+        restarts=view.cuts,
         plugin={"metadata": {"namespace": "gpus", "name": "plugin", "uid": _name("p", view.pod)}}
         if view.pod > 0
         else None,

@@ -31,6 +31,7 @@ class Rollout:
     evicts: bool = False  # pods never end by themselves
     halts: bool = False  # a node that is not drained in time counts as failed
     restarts: bool = False  # the driver's pod has to be deleted for another config behind the same value
+    cuts: bool = False  # the driver cuts the hardware, answers, and its pod publishes that only when it starts anew
     strangers: bool = False  # somebody else cordons nodes
     kind: str = "reserved"  # of claims
     quiesce: Way = "DeviceTaint"
@@ -38,7 +39,7 @@ class Rollout:
 
     def initial(self) -> State:
         """Nobody has done anything yet."""
-        node = Node(pod=FRESH, outdated=True) if self.restarts else Node()
+        node = Node(pod=FRESH, outdated=self.restarts) if self.restarts or self.cuts else Node()
         return State(
             (node,) * self.nodes,
             failures=self.failures,

@@ -24,7 +24,7 @@ def done(rollout: Rollout, state: State, write: Write) -> Step:  # noqa: C901, P
         case "record":
             return _put(state, write, node, what)
         case "patch":
-            return _patched(state, write, node, what, own)
+            return _patched(rollout, state, write, node, what, own)
         case "create":
             if node.rule:
                 return Step(f"{what}: there is one", state)
@@ -88,7 +88,7 @@ def _put(state: State, write: Write, node: Node, what: str) -> Step:
     return Step(f"{what} {record.phase}", void(put, f"R{write.node}"))
 
 
-def _patched(state: State, write: Write, node: Node, what: str, own: str) -> Step:
+def _patched(rollout: Rollout, state: State, write: Write, node: Node, what: str, own: str) -> Step:
     cordon = node.cordon if write.cordon == AS_IT_IS else write.cordon
     broken = own if write.step or cordon != node.cordon else ""
     touched = node.touched
@@ -104,6 +104,7 @@ def _patched(state: State, write: Write, node: Node, what: str, own: str) -> Ste
         label=write.label,
         step=write.step,
         touched=touched,
+        answered=node.answered and (write.label == node.label or not rollout.cuts),
         cordon=cordon,
         theirs=node.theirs and not write.opens,
     )

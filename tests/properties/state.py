@@ -46,8 +46,10 @@ class Node(NamedTuple):
     the quiesce. `claim`: the layout of which a device is held. `touched`: this grant has changed the assignment. `rebooted`: since the record
     was written that says what it is; `lost`: and its driver has not published since, or somebody gave it up as it is. `recovery`: its grant is
     for verifying it again. `cordon`: the token for which the node is cordoned; `theirs`: somebody else has cordoned it. `selected`: the policy
-    is about it. `pod`: the driver's pod, 0 while there is none, and `outdated` whether it runs from a former config. `torn`: somebody has
-    deleted its record by hand, so what only that knew is forgotten.
+    is about it.
+    `pod`: the driver's pod, 0 while there is none, and `outdated` whether it runs from a former config. `torn`: somebody has deleted its
+    record by hand, so what only that knew is forgotten. `cut`: the layout of the hardware, where its plugin publishes that only when it starts
+    anew, and `answered`: the driver has done what its label says.
     """
 
     there: bool = True
@@ -70,6 +72,8 @@ class Node(NamedTuple):
     pod: int = NO_PODS
     outdated: bool = False
     torn: bool = False
+    cut: int = BASE
+    answered: bool = True
 
     @property
     def alive(self) -> bool:

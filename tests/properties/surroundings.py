@@ -27,7 +27,7 @@ def _surroundings(rollout: Rollout, state: State, n: int) -> Iterator[Step]:
     def happens(what: str, *objects: str, broken: str = "", helps: bool = True, **change: object) -> Step:
         return Step(f"n{n}: {what}", void(changed(state, n, **change), *objects), broken, helps)
 
-    yield from _driver(state, n)
+    yield from (_cutter if rollout.cuts else _driver)(state, n)
     if node.claim is not None:
         if not rollout.evicts:
             yield happens("a claim ends", claim=None)
@@ -74,6 +74,22 @@ def _driver(state: State, n: int) -> Iterator[Step]:
             yield happens("the driver fails half-way", under, fails=True, pool=BROKEN)
 
 
+def _cutter(state: State, n: int) -> Iterator[Step]:
+    node = state.nodes[n]
+    if node.there and node.pod == 0:
+        up = changed(state, n, pod=FRESH, pool=node.cut)
+        yield Step(
+            f"n{n}: a new pod of the driver publishes layout {node.cut}", up, "2" if node.claim is not None else ""
+        )
+    if node.there and not node.answered:
+        under = "2" if node.claim is not None and node.claim != node.label else ""
+        done = changed(state, n, cut=node.label, answered=True)
+        yield Step(f"n{n}: the driver cuts layout {node.label} and answers", void(done, f"N{n}"), under)
+        if state.failures:
+            half = changed(state, n, cut=BROKEN)._replace(failures=state.failures - 1)
+            yield Step(f"n{n}: the driver fails half-way", half, under, helps=False)
+
+
 def _machine(state: State, n: int) -> Iterator[Step]:
     node, record = state.nodes[n], state.nodes[n].record
     if node.there and state.reboots:
@@ -101,7 +117,7 @@ def _machine(state: State, n: int) -> Iterator[Step]:
     if not node.there:
         # What a status says is one event behind then; that is not what invariant 5 is about.
         pod = NO_PODS if node.pod == NO_PODS else FRESH
-        come = changed(state, n, there=True, pool=BASE, pod=pod)._replace(ready=False)
+        come = changed(state, n, there=True, pool=BASE, pod=pod, cut=BASE, answered=True)._replace(ready=False)
         yield Step(f"n{n}: a node comes under the same name", void(come, "P"), helps=False)
 
 

@@ -101,6 +101,7 @@ TALES: Final = {
     "pods that are evicted": Tale(
         Rollout(evicts=True), ("until record Pending", "the scheduler allocates a claim", "until ready")
     ),
+    "a driver that cuts, answers and starts anew": Tale(Rollout(cuts=True)),
     "a driver that has to start anew": Tale(Rollout(path=(3,), restarts=True)),
     "a node that is deleted and comes back": Tale(
         Rollout(departures=1),

@@ -39,6 +39,10 @@ SOUND: Final = {
     "a node that is restarted while another target is wanted": Rollout(path=(1, 2), reboots=1),
     "a cordoned node that is restarted": Rollout(quiesce="Cordon", reboots=1, failures=1),
     "a policy and a failed node that are given up": Rollout(failures=1, deletion=True, abandons=True),
+    "a driver that cuts, answers and starts anew, and fails": Rollout(cuts=True, failures=1, deletion=True),
+    "a driver that cuts, answers and starts anew, and another target": Rollout(
+        cuts=True, path=(1, 2), failures=1, workers=1
+    ),
     "a driver that has to start anew, and fails": Rollout(path=(3,), restarts=True, failures=1),
     "a driver that has to start anew, and a node that is deleted": Rollout(path=(3,), restarts=True, departures=1),
     "a driver that has to start anew, and another target": Rollout(path=(3, 1), restarts=True),
@@ -105,6 +109,7 @@ PLANTED: Final = {
     "a grant for the node before is not seen": ("stuck", Rollout(departures=1)),
     "ready while the ledger has entries": ("5", Rollout(path=(1, 2, 1))),
     "which pod is to go is not on record": ("3", Rollout(path=(3,), restarts=True, deletion=True)),
+    "a restart of an earlier step counts": ("stuck", Rollout(cuts=True)),
     "a pod that was to go is forgotten with its step": ("4", Rollout(path=(3, 1), restarts=True)),
     "a pod is evicted by its name": ("7", Rollout(evicts=True, path=(1, 2))),
     "nobody is spared": ("7", Rollout(evicts=True)),

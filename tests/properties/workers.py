@@ -133,6 +133,8 @@ def _views(rollout: Rollout, state: State, n: int, record: Record) -> set[View]:
             halts=rollout.halts,
             pod=node.pod,
             outdated=node.outdated,
+            cuts=rollout.cuts,
+            answered=node.answered,
             gone_pod=record.pod,
             gone_step=record.pod_step,
             kind=rollout.kind,
