@@ -1,0 +1,129 @@
+"""Which modes AMD's GPUs have, how far each is trusted, and what is refused because nobody knows it."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from typing import Any
+
+import pytest
+
+from gpupartition import tables
+from gpupartition.domain.amd_modes import COMPUTE, MEMORY, Mode, Trust, known_mode, model_of
+from gpupartition.domain.backend import Problem, Refused
+from gpupartition.tables import amd
+
+MODELS = amd.builtin()
+OAM = "AMD_Instinct_MI300X_OAM"
+
+
+def refusal(product: str, compute: str, memory: str) -> Problem:
+    with pytest.raises(Refused) as refused:
+        known_mode(product, Mode(compute, memory), MODELS, "spec.layouts[0]")
+    (problem,) = refused.value.problems
+    return problem
+
+
+@pytest.mark.parametrize("product", [OAM, "AMD Instinct MI300X", "amd-instinct-mi300x-oam"])
+def test_a_product_is_recognized_by_a_word_of_its_name(product: str) -> None:
+    model = model_of(product, MODELS)
+    assert model is not None
+    assert model.name == "MI300X"
+
+
+@pytest.mark.parametrize("product", ["", "AMD Instinct MI300", "MI300XL", "AMD Radeon PRO W7900"])
+def test_a_product_that_only_looks_like_a_known_one_is_not_known(product: str) -> None:
+    assert model_of(product, MODELS) is None
+    assert refusal(product, "SPX", "NPS1").reason == "UnknownProduct"
+
+
+def test_the_modes_of_the_driver_are_read_and_written_as_it_names_them() -> None:
+    assert Mode.read("cpx_nps4") == Mode("CPX", "NPS4")
+    assert Mode("CPX", "NPS4").name == "cpx_nps4"
+    assert [Mode.read(name) for name in ("", "cpx", "cpx_nps44", "x_cpx_nps4")] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("mode", "partitions", "trust"),
+    [
+        (Mode("SPX", "NPS1"), 1, Trust.VALIDATED),
+        (Mode("DPX", "NPS2"), 2, Trust.VALIDATED),
+        (Mode("QPX", "NPS1"), 4, Trust.ALLOWED),
+        (Mode("CPX", "NPS1"), 8, Trust.ALLOWED),
+        (Mode("CPX", "NPS4"), 8, Trust.VALIDATED),
+    ],
+)
+def test_what_is_known_of_a_mode_is_how_many_partitions_it_makes_and_who_says_so(
+    mode: Mode, partitions: int, trust: Trust
+) -> None:
+    known = known_mode(OAM, mode, MODELS, "")
+    assert (known.partitions, known.trust) == (partitions, trust)
+
+
+def test_a_mode_of_another_model_is_refused_with_those_that_there_are() -> None:
+    problem = refusal("AMD Instinct MI325X", "CPX", "NPS4")
+    assert problem.reason == "UnknownMode"
+    assert problem.why == "it is not known that MI325X can be CPX/NPS4"
+    assert problem.fix == "use one of SPX/NPS1, or, not validated by AMD, one of DPX/NPS1, QPX/NPS1, CPX/NPS1"
+
+
+def test_a_whole_gpu_with_memory_in_parts_is_no_mode_of_any_model() -> None:
+    assert all(model.known(Mode("SPX", memory)) is None for model in MODELS for memory in ("NPS2", "NPS4"))
+
+
+def test_modes_that_device_config_manager_does_not_know_are_never_advised() -> None:
+    assert not Mode("TPX", "NPS1").settable
+    assert "TPX" not in refusal("AMD Instinct MI300A", "QPX", "NPS1").fix
+
+
+def test_every_model_can_be_whole() -> None:
+    for model in MODELS:
+        known = model.known(Mode("SPX", "NPS1"))
+        assert known is not None, model.name
+        assert (known.partitions, known.trust) == (1, Trust.VALIDATED)
+
+
+def test_there_are_never_more_memory_domains_than_partitions() -> None:
+    for model in MODELS:
+        for known in model.modes:
+            assert int(known.mode.memory.removeprefix("NPS")) <= known.partitions, (model.name, known.mode.name)
+
+
+def test_a_wider_compute_mode_makes_more_partitions() -> None:
+    for model in MODELS:
+        by_compute = {known.mode.compute: known.partitions for known in model.modes}
+        counts = [by_compute[name] for name in COMPUTE if name in by_compute]
+        assert counts == sorted(set(counts)), model.name
+    assert MEMORY == ("NPS1", "NPS2", "NPS4")
+
+
+# ----------------------------------------------------------------------------------------------------------------- the table itself
+
+
+def document() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(files(tables).joinpath("amd.json").read_text(encoding="utf-8"))
+    return found
+
+
+def test_the_table_reads_as_one() -> None:
+    assert amd.parse(json.dumps(document())) == MODELS
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"validated": ["SPX/NPS1", "SPX/NPS1"]}, "MI300X has SPX/NPS1 2 times"),
+        ({"allowed": ["SPX/NPS1"]}, "MI300X has SPX/NPS1 2 times"),
+        ({"allowed": ["TPX/NPS1"]}, "partitions do not say into how many"),
+        ({"allowed": ["CPX-NPS1"]}, "should match pattern"),
+        ({"partitions": {"SPX": "1"}}, "valid integer"),
+        ({"sources": ["hearsay"]}, "there is no source hearsay"),
+        ({"name": "MI325X"}, "MI325X is there 2 times"),
+        ({"speed": 1}, "Extra inputs"),
+    ],
+)
+def test_a_table_that_contradicts_itself_is_refused(change: dict[str, Any], says: str) -> None:
+    table = document()
+    table["gpus"][0] |= change
+    with pytest.raises(ValueError, match=says):
+        amd.parse(json.dumps(table))
