@@ -14,6 +14,10 @@ T = TypeVar("T")
 SPARE: Final = 1_000  # nodes that may have gone before everything is made anew
 
 
+def _always(_: object) -> bool:
+    return True
+
+
 class Remembered(Generic[T]):
     """The last answer for each node, and of which objects it was made."""
 
@@ -32,11 +36,14 @@ class Remembered(Generic[T]):
             self._common[owner] = facts
         return self._common[owner]
 
-    def of(self, node: str, objects: tuple[object, ...], make: Callable[[], T]) -> T:
-        """The answer, made anew unless the last one was made of these very objects."""
+    def of(
+        self, node: str, objects: tuple[object, ...], make: Callable[[], T], *, lasts: Callable[[T], bool] = _always
+    ) -> T:
+        """The answer, made anew unless the last one was made of these very objects, and `lasts`."""
         known = self._known.get(node)
         if known is not None and len(known[0]) == len(objects) and all(map(is_, known[0], objects)):
             return known[1]
         made = make()
-        self._known[node] = objects, made
+        if lasts(made):
+            self._known[node] = objects, made
         return made

@@ -93,7 +93,7 @@ def read_scope(
         if policy.deleting or not policy.selects(node):
             continue
         holder = caches.records.get(name)
-        claimants = {r.name for r in rivals if r.selects(node) and not r.deleting}
+        claimants = {r.name for r in rivals if r.selects(node) and not r.deleting} if rivals else set()
         if name not in records and (holder is not None or claimants):
             contested.append(name)
             rivalry |= {holder.spec.policy_ref.name} if holder is not None else claimants
@@ -137,11 +137,15 @@ class Standings:
         def make() -> Standing:
             return standing(scope, name, record, node, absence=self.absence)
 
-        if node is None or condition(node, "Ready") != "True":
-            return make()  # that depends on the time
         intent = scope.intents.get(name)
         wanted = intent.wanted if intent is not None else None
-        return self._known.of(name, (common, record, node, wanted, intent is None, name in scope.nodes), make)
+        objects = (common, record, node, wanted, intent is None, name in scope.nodes)
+        return self._known.of(name, objects, make, lasts=_is_ready)
+
+
+def _is_ready(node: Standing) -> bool:
+    """What a node that is not Ready counts as changes with the time alone."""
+    return node.ready
 
 
 def standing(scope: Scope, name: str, record: Record | None, node: Object | None, *, absence: Absence) -> Standing:

@@ -110,8 +110,10 @@ class Summary:
                 status = sum_up(rollout)
         _measure(scope, ledger)
         again = await self._write(scope.body, policy, status)
-        said = verdict(rollout)
-        due = patience_ends(rollout, said, before=policy.status, generation=policy.generation, now=now)
+        due = None
+        if policy.spec is not None and policy.spec.rollout.progress_deadline_seconds:
+            said = verdict(rollout)
+            due = patience_ends(rollout, said, before=policy.status, generation=policy.generation, now=now)
         due = min((at for at in (due, now + look_again if look_again else None) if at is not None), default=None)
         return sooner(again, due if due is not None and due > now else None)
 

@@ -25,6 +25,6 @@ def matches(selector: NodeSelector | PodSelector, labels: Mapping[str, str]) -> 
 
 def fits(wanted: Mapping[str, str], required: Iterable[tuple[str, str, list[str]]], labels: Mapping[str, str]) -> bool:
     """All labels are there with their values, and all requirements (key, operator, values) hold."""
-    return all(labels.get(k) == v for k, v in wanted.items()) and all(
+    return wanted.items() <= labels.items() and all(
         _OPERATORS[operator](labels.get(key), values) for key, operator, values in required
     )
