@@ -46,7 +46,9 @@ class Driver:
 
     def __post_init__(self) -> None:
         sets = tuple((d["metadata"]["uid"], d["metadata"].get("generation")) for d in self.cluster.daemon_sets)
-        maps = tuple((c["metadata"]["uid"], c["metadata"]["resourceVersion"]) for c in self.cluster.config_maps)
+        shared = {(d.namespace, d.name) for d in self.backend.documents(self.spec)}  # nothing is compiled from those
+        about = [c["metadata"] for c in self.cluster.config_maps]
+        maps = tuple((m["uid"], m["resourceVersion"]) for m in about if (m["namespace"], m["name"]) not in shared)
         object.__setattr__(self, "key", (self.uid, self.spec.model_dump_json(), sets, maps))
 
 

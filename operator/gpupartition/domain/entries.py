@@ -10,6 +10,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final
 
 import yaml
@@ -65,14 +66,9 @@ class Document:
         return self.read(config_map).keys() & _stamps(config_map).keys()
 
     def _parsed(self, config_map: Object | None) -> dict[str, Any]:
-        text = (config_map or {}).get("data", {}).get(self.file, "")
-        try:
-            found = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise Unreadable(f"is neither YAML nor JSON: {' '.join(str(error).split())}") from error
-        document: Any = {} if found is None else found
-        below: Any = document.get(self.under) if isinstance(document, dict) else []
-        entries: Any = {} if below is None else below
+        document = _read((config_map or {}).get("data", {}).get(self.file, ""))
+        below = document.get(self.under) if isinstance(document, dict) else []
+        entries = {} if below is None else below
         if not isinstance(entries, dict):
             raise Unreadable(f"has no mapping {self.under}")
         return {**self.frame, **document, self.under: {**self.frame[self.under], **entries}}
@@ -94,6 +90,15 @@ class Document:
         if self.file.endswith(".json"):
             return json.dumps(parsed, indent=1)
         return str(yaml.safe_dump(dict(parsed), sort_keys=False))
+
+
+@lru_cache(maxsize=16)  # thousands of nodes ask for the same text, and YAML is slow; nobody writes into what is read
+def _read(text: str) -> Any:
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise Unreadable(f"is neither YAML nor JSON: {' '.join(str(error).split())}") from error
+    return {} if found is None else found
 
 
 def _stamps(config_map: Object | None) -> dict[str, dict[str, str]]:

@@ -345,4 +345,5 @@ def _as_hoped(state: State, world: World) -> World:
         idle=LONG,
         matched=LONG,
         config_touched=world.now,
+        config_written=None,
     )
