@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 OK, BEYOND = 0, 1
+WIDTH = 160  # where nobody says how wide it is
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = sorted(set(options.name) - set(known))
     if unknown:
         parser.error(f"there is no measurement {unknown[0]}; there are: {', '.join(known)}")
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
     figures: list[Figure] = []
     for name in options.name or known:
         console.print(f"measuring {name} …", style="dim")
