@@ -56,12 +56,19 @@ def failing(layout: Config, *, agent: str = "agent-1", stale: bool = False) -> O
     return replace(seen(layout, step=STEP, ready=False), failed="it failed", acknowledged=False, agent=pod, stale=stale)
 
 
-def too_early(plugin: str = "pod-1", *, began: timedelta = -LIMITS.start_anew) -> Observation:
-    """After a reboot: a plugin that found the GPUs whole, and nothing tells it that they have been cut again."""
+def too_early(
+    layout: Config = HALVES,
+    plugin: str = "pod-1",
+    *,
+    publishes: Config = WHOLE,
+    step: str = FORMER_STEP,
+    began: timedelta = -LIMITS.start_anew,
+) -> Observation:
+    """A plugin that found the GPUs as they were before, and nothing tells it that they have been cut since."""
     pod = {
         "metadata": {"name": plugin, "namespace": "gpus", "uid": plugin, "creationTimestamp": (T0 + began).isoformat()}
     }
-    return replace(seen(HALVES, pool=WHOLE.pool), restarts=True, plugin=pod)
+    return replace(seen(layout, step=step, pool=publishes.pool), restarts=True, plugin=pod)
 
 
 def replaced(phase: Phase) -> NodeStateStatus:
@@ -200,6 +207,10 @@ CASES: Final[Mapping[tuple[Phase, str], Case]] = {
         world(observed=seen(HALVES, step=STEP), matched=LIMITS.min_ready),
     ),
     (Phase.VERIFYING, ANEW): (lost(Phase.VERIFYING), world(observed=too_early())),
+    (Phase.ROLLING_BACK, ANEW + " once more"): (
+        record(Phase.ROLLING_BACK, restart=Restart(pod_uid="pod-0", step=STEP)),
+        world(observed=too_early(WHOLE, publishes=HALVES, step=STEP)),
+    ),
     (Phase.VERIFYING, UNWANTED): (lost(Phase.VERIFYING), world(wanted=None, observed=seen(HALVES))),
     (Phase.VERIFYING, BACK): (lost(Phase.VERIFYING), world(observed=seen(HALVES), matched=LIMITS.min_ready)),
     (Phase.VERIFYING, BACK + ", and the policy wants another layout by now"): (
@@ -633,12 +644,18 @@ def test_a_plugin_that_looked_too_early_after_a_reboot_is_restarted_as_often_as_
     state = must(lost(Phase.VERIFYING), world(observed=too_early()))
     assert (state.phase, state.restart) == (Phase.VERIFYING, Restart(pod_uid="pod-1", step=FORMER_STEP))
     assert advance(state, world(observed=too_early())) is None, "it has not gone yet"
-    assert advance(state, world(observed=too_early("pod-2", began=NEVER))) is None, "it may be about to publish"
-    again = must(state, world(observed=too_early("pod-2")))
+    assert advance(state, world(observed=too_early(plugin="pod-2", began=NEVER))) is None, "it may be about to publish"
+    again = must(state, world(observed=too_early(plugin="pod-2")))
     assert again.restart == Restart(pod_uid="pod-2", step=FORMER_STEP)
     assert advance(lost(Phase.VERIFYING), world(observed=seen(HALVES, pool=WHOLE.pool))) is None, (
         "it republishes by itself"
     )
+
+
+def test_a_plugin_that_looked_before_the_driver_was_done_is_restarted_while_the_node_is_verified() -> None:
+    state = record(Phase.VERIFYING, restart=Restart(pod_uid="pod-0", step=STEP))
+    assert must(state, world(observed=too_early(step=STEP))).restart == Restart(pod_uid="pod-1", step=STEP)
+    assert advance(state, world(observed=too_early(step=STEP), holders=[holder()])) is None
 
 
 def test_config_that_pods_see_late_is_old_enough_before_a_node_is_closed() -> None:

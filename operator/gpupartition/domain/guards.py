@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from gpupartition.api.v1alpha1 import Assigned, DrainMode, OnFailure, OnTimeout, Phase
@@ -185,6 +185,23 @@ def restarted(state: State, world: World, to: Assigned | None) -> bool:
     if world.observed.plugin is None or not needs_restart(state, world, to):
         return True
     return state.restart is not None and state.restart.step == state.step
+
+
+def looked_too_early(state: State, world: World, to: Assigned | None) -> bool:
+    """The driver has done what it was told, and its plugin still publishes what it found when it started, some time ago.
+
+    What a driver says may be about what it was told before, or before a reboot: so this may come more than once.
+    """
+    seen, plugin = world.observed, world.observed.plugin
+    began = plugin["metadata"].get("creationTimestamp") if plugin is not None else None
+    if (
+        not (seen.restarts and seen.ready and began)
+        or world.now - datetime.fromisoformat(began) < world.limits.start_anew
+    ):
+        return False
+    told = step_used(state, world) and to is not None and seen.assignment == to.assignment
+    free = world.node_ready if state.recovering else not world.holders
+    return told and free and not still_to_go(state, world) and not expected_now(state, world)
 
 
 def gave_up(state: State, world: World) -> bool:

@@ -58,6 +58,7 @@ from gpupartition.domain.guards import (
     knew_too_little,
     knows_now,
     let_go,
+    looked_too_early,
     missing_gpus,
     quiesced,
     restart_due,
@@ -77,7 +78,6 @@ from gpupartition.domain.guards import (
 from gpupartition.domain.recovery import (
     clock_of,
     left,
-    looked_too_early,
     recovered,
     recovered_and_wanted,
     recovering,
@@ -154,6 +154,10 @@ def _wanted_back(state: State, world: World) -> bool:
 
 def _due(which: str) -> Guard:
     return lambda state, world: restart_due(state, world, getattr(state, which))
+
+
+def _blind(which: str) -> Guard:
+    return lambda state, world: looked_too_early(state, world, getattr(state, which))
 
 
 def _give_up(note: str, when: Guard = always) -> tuple[Exit, ...]:
@@ -267,7 +271,7 @@ PHASES: Final[dict[Phase, Row]] = {
             Exit(left, Phase.ABORTING, "the policy no longer wants this node", wait_again),
             Exit(recovered_and_wanted, Phase.RELEASING, _BACK, released(Phase.UP_TO_DATE)),
             Exit(recovered, Phase.ABORTING, f"{_BACK}, and the policy wants another layout by now", wait_again),
-            Exit(looked_too_early, Phase.VERIFYING, "the driver's pod has to start anew", record_restart),
+            Exit(_blind("target"), Phase.VERIFYING, "the driver's pod has to start anew", record_restart),
             Exit(
                 steady(verified_but_superseded),
                 Phase.DRAINING,
@@ -306,6 +310,9 @@ PHASES: Final[dict[Phase, Row]] = {
             *_told_again(Phase.ROLLING_BACK),
             Exit(gave_up, Phase.FAILED, "the driver failed to take the former config", answered),
             Exit(_due("previous"), Phase.ROLLING_BACK, "the driver's pod has to start anew", record_restart),
+            Exit(
+                _blind("previous"), Phase.ROLLING_BACK, "the driver's pod has to start anew once more", record_restart
+            ),
             Exit(
                 former_pool_is_back,
                 Phase.RELEASING,

@@ -5,7 +5,7 @@ Nothing of it is changed meanwhile, so its grant does not count against a limit:
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from gpupartition.api.v1alpha1 import Phase
 from gpupartition.domain.guards import Guard, expected_now, still_to_go, superseded, unwanted
@@ -70,20 +70,6 @@ def recovered(state: State, world: World) -> bool:
         and world.matched >= world.limits.min_ready
         and not still_to_go(state, world)
     )
-
-
-def looked_too_early(state: State, world: World) -> bool:
-    """The driver has done what it was told, and its plugin still publishes what it found when it started, some time ago.
-
-    A restarted node may say that it is done from before, so this may come more than once.
-    """
-    seen, plugin = world.observed, world.observed.plugin
-    if not (state.recovering and world.node_ready and seen.restarts and seen.ready) or plugin is None:
-        return False
-    began = plugin["metadata"].get("creationTimestamp")
-    long_ago = not began or world.now - datetime.fromisoformat(began) >= world.limits.start_anew
-    told = state.target is not None and seen.assignment == state.target.assignment
-    return told and long_ago and not still_to_go(state, world) and not expected_now(state, world)
 
 
 def recovered_and_wanted(state: State, world: World) -> bool:

@@ -242,8 +242,10 @@ def _delete_plugin(state: NodeStateStatus, world: World) -> Sequence[Effect]:
 def _verify(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[Effect]:
     """Closed. A kubelet that starts wipes all slices of its node: those of our own nobody else would restore on a lost node."""
     closing = _close(state, world, subject)
-    if closing or not state.recovering or state.target is None or subject.facts is None:
+    if closing or state.target is None or subject.facts is None:
         return closing
+    if not state.recovering:
+        return _delete_plugin(state, world)
     repair = subject.backend.repair(subject.driver, subject.facts, state.target, state.generation)
     return (repair,) if repair else _delete_plugin(state, world)
 
