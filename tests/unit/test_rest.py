@@ -72,8 +72,9 @@ def test_what_the_node_had_before_the_first_touch_is_never_forgotten() -> None:
         world(grant=granted(), wanted=None),
         world(grant=granted(), way_back=None),
         world(grant=granted(), observed=seen(HALVES)),
+        replace(world(grant=granted()), held_back=True),
     ],
-    ids=["node gone", "made for somebody else", "nothing wanted", "no way back", "already there"],
+    ids=["node gone", "made for somebody else", "nothing wanted", "no way back", "already there", "paused since"],
 )
 def test_a_useless_grant_is_only_taken_so_that_it_can_be_given_back(turn: World) -> None:
     state = record(Phase.PENDING)

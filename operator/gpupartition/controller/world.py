@@ -140,7 +140,8 @@ class Reader:
         node, rule, slices = after
         ledger = DriverStatus.model_validate(driver_body.get("status", {})).in_flight
         beginning = record.state.phase in AT_REST and grant_of(ledger, name) is not None
-        if record.state.phase in HOLDERS_MATTER or beginning:
+        ends_a_plugin = record.state.phase is Phase.FAILED and record.state.restart is not None
+        if record.state.phase in HOLDERS_MATTER or beginning or ends_a_plugin:
             claims = [c for c in map(trim_claim, (await self._client.list(RESOURCE_CLAIMS)).items) if c]
         else:
             claims = list(self._caches.claims.by("pool", driver.backend.pool_name(driver.spec, name)))
@@ -252,6 +253,7 @@ class Reader:
                 driver.backend.applying(driver.spec), seen_late=bool(driver.backend.documents(driver.spec))
             ),
             on_failure=rollout.on_failure,
+            held_back=_held_back(policy, frozen=bool(self._caches.frozen)),
             occupants=seen.occupants,
             monitors=seen.monitors,
             no_eviction=seen.no_eviction,
@@ -395,6 +397,12 @@ def _ready_since(node: Object | None) -> datetime | None:
     conditions = node.get("status", {}).get("conditions", ()) if node is not None else ()
     times = [c.get("lastTransitionTime") for c in conditions if c["type"] == "Ready" and c["status"] == "True"]
     return datetime.fromisoformat(times[0]) if times and times[0] else None
+
+
+def _held_back(policy: Policy | None, *, frozen: bool) -> bool:
+    """Whether no node may begin: a grant that was decided on before that may have come after it."""
+    paused = policy is not None and policy.spec is not None and policy.spec.rollout.paused and not policy.deleting
+    return paused or frozen
 
 
 def _is_abandoned(policy: Policy | None, node: Object | None) -> bool:

@@ -35,7 +35,7 @@ def rest(state: State, world: World) -> Step | None:
 def _take_grant(state: State, world: World, token: str) -> Step:
     """Enter Admitted, with the way back on record. A grant that became useless is only taken, so that it can be given back.
 
-    Useless is also one that was made for another node of this name, or by a policy that is gone: it came too late.
+    Useless is also one that was made for another node of this name, by a policy that is gone, or before a pause: it came too late.
     """
     taken = state.model_copy(update={"token": token})
     if world.drain.mode is DrainMode.WHEN_IDLE and world.holders:
@@ -47,6 +47,7 @@ def _take_grant(state: State, world: World, token: str) -> Step:
         or world.way_back is None
         or has_wanted(state, world)
         or world.skip
+        or world.held_back
         or bool(world.at_work)
     )
     if useless:

@@ -115,6 +115,7 @@ class World:
     ready_since: datetime | None = None  # since when it has been
     at_work: str = ""  # what others are doing to the node
     skip: bool = False  # somebody asked to leave the node alone
+    held_back: bool = False  # the policy is paused, or everything is frozen
     abandoned: bool = False  # somebody asked to let go of what cannot be brought back
     config_written: datetime | None = None  # when the youngest entry of shared config was; None: nobody sees it late
     quiesce_by: Literal["DeviceTaint", "Cordon", "Both"] = (
