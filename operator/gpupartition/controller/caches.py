@@ -39,7 +39,9 @@ class Caches:
         self._on_all = on_all
         self._tasks: asyncio.TaskGroup | None = None
         self._once = False
-        self.nodes = Reflector(client, NODES, trim_node, lambda name, _, __: on_node(name), page=500)
+        self.nodes = Reflector(
+            client, NODES, trim_node, lambda name, _, __: on_node(name), page=500, indexes={"ready": _node_ready}
+        )
         self.slices = Reflector(
             client,
             RESOURCE_SLICES,
@@ -65,6 +67,11 @@ class Caches:
         self._rules: Reflector[Object] | None = None  # none where there are no DeviceTaintRules
         self._namespaces: dict[str, tuple[Reflector[Object], Reflector[Object], Reflector[Object]]] = {}
         self._config_maps: dict[tuple[str, str], Reflector[Object]] = {}
+
+    @property
+    def not_ready(self) -> list[Object]:
+        """The nodes that say so, or of which nobody knows."""
+        return [*self.nodes.by("ready", "False"), *self.nodes.by("ready", "Unknown")]
 
     @property
     def frozen(self) -> str:
@@ -253,6 +260,10 @@ def _claim_pools(body: Object) -> Iterable[str]:
 
 def _record_policy(record: Record) -> Iterable[str]:
     return (record.spec.policy_ref.name,)
+
+
+def _node_ready(body: Object) -> Iterable[str]:
+    return (condition(body, "Ready"),)
 
 
 def _pod_node(body: Object) -> Iterable[str]:

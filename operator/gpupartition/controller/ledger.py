@@ -61,7 +61,7 @@ class Ledger:
         absence = self._absence.of(policy)
         matched = len(scope.nodes) or len(records)
         everybody = {r.name for r in of_driver} | set(records)
-        ignored = {n for n in everybody.union(scope.nodes) if is_ignored(self._caches.nodes.get(n), absence)}
+        ignored = {n["metadata"]["name"] for n in self._caches.not_ready if is_ignored(n, absence)}
         counted = len((scope.nodes or records).keys() - ignored)
         rollout, now = policy.spec.rollout, datetime.now(UTC)
         spans = () if policy.problems else rollout.windows
