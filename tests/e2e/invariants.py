@@ -96,14 +96,14 @@ class Sight:
         if instant.change.what != "DELETED":
             known[key] = instant.change.body
         self._watch_drivers()
-        if instant.change.kind is RESOURCE_CLAIMS:
+        if instant.change.kind is RESOURCE_CLAIMS and instant.change.what != "DELETED":
             self._watch_tolerations(instant.change.body)
 
     def _watch_drivers(self) -> None:
         self.unruly |= {uid_of(body) for body in self.nodes.values() if "wrong-layout" in notes(body).get(FAULT, "")}
 
     def _watch_tolerations(self, claim: Object) -> None:
-        requests = claim["spec"]["devices"].get("requests", ())
+        requests = claim.get("spec", {}).get("devices", {}).get("requests", ())
         got = {result["pool"] for result in _results(claim)}
         just_now = not (self.before and _results(self.before))
         tolerates = any("tolerations" in each.get("exactly", {}) for each in requests)
@@ -356,8 +356,9 @@ class TheWayBackIsKnown:
                 self._had[body["metadata"]["uid"]] = label(body)
             if now.phase(node) == "RollingBack" and now.changed(RESOURCE_SLICES, NODE_STATES):
                 status = now.records[node]["status"]
-                if {d["name"] for d in now.pool(node) or ()} == _names(status["previous"]["pool"]):
-                    self._back.add(status["step"])
+                former = _names(status.get("previous", {}).get("pool", ""))
+                if not former or {d["name"] for d in now.pool(node) or ()} == former:
+                    self._back.add(status.get("step", ""))
         moved = assignment(now)
         if moved is not None:
             previous = now.records.get(moved.node, {}).get("status", {}).get("previous")
@@ -374,7 +375,7 @@ class TheWayBackIsKnown:
                 if label(back) != had:
                     yield f"{now.change.name} is released as rolled back with {label(back)}; it had {had}"
                 before = (now.before or {}).get("status", {})
-                if before.get("phase") == "RollingBack" and before["step"] not in self._back:
+                if before.get("phase") == "RollingBack" and before.get("step", "") not in self._back:
                     yield f"{now.change.name} is released as rolled back, and never published its former devices again"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -112,7 +113,11 @@ BEFORE: Final[Sequence[Write]] = (
     node("half", name="b"),
     published(2, 1, name="b"),
 )
-BACK: Final[dict[str, Any]] = {"previous": {"assignment": None}, "target": {"assignment": "half"}}
+FORMER: Final = json.dumps({"devices": [{"name": f"gpu-{gpu}"} for gpu in range(8)]})
+BACK: Final[dict[str, Any]] = {
+    "previous": {"assignment": None, "pool": FORMER},
+    "target": {"assignment": "half"},
+}
 ROLL_OUT: Final[dict[str, Write]] = {
     "grant": ledger(a="t"),
     "admitted": record("Admitted", **BACK),
@@ -282,6 +287,11 @@ PLANTED: Final[list[tuple[str, str, list[Write]]]] = [
         "the way back is known, and taken",
         "a node is released as rolled back without having gone back",
         told(ROLL_BACK, without="back"),
+    ),
+    (
+        "the way back is known, and taken",
+        "a node is released as rolled back before it publishes what it did",
+        told(ROLL_BACK, without="published again"),
     ),
     ("Ready is true", "a node was never up to date", told(ROLL_OUT, without="up to date", at="token gone", instead=[])),
     ("Ready is true", "a node never published it", told(ROLL_OUT, without="published")),
