@@ -32,8 +32,21 @@ NVIDIA_QUICK: Final[Mapping[str, str]] = {
     "TESTBED_MOUNT_SECONDS": "1",
     "TESTBED_STEP_SECONDS": "0.05",
     "TESTBED_POLL_SECONDS": "0.1",
-    "TESTBED_POD_WAIT_SECONDS": "5",
+    "TESTBED_POD_WAIT_SECONDS": "20",
     "TESTBED_REBOOT_SECONDS": "1",
+    "TESTBED_SYNC_SECONDS": "1",
+    "TESTBED_WIPE_SECONDS": "30",
+}
+"""How long things take in tests; without it as long as in reality."""
+AMD_MANIFEST: Final = MANIFEST.with_name("amd.yaml")
+AMD_LABELS: Final[Mapping[str, str]] = {"feature.node.kubernetes.io/amd-gpu": "true"}
+"""What node feature discovery puts on a node with AMD's GPUs. A profile of the Device Config Manager is named by whoever wants one."""
+AMD_QUICK: Final[Mapping[str, str]] = {
+    "TESTBED_MOUNT_SECONDS": "1",
+    "TESTBED_STEP_SECONDS": "0.05",
+    "TESTBED_LOAD_SECONDS": "0.5",
+    "TESTBED_RETRY_SECONDS": "1",
+    "TESTBED_GIVE_UP_SECONDS": "30",
     "TESTBED_SYNC_SECONDS": "1",
     "TESTBED_WIPE_SECONDS": "30",
 }
@@ -106,7 +119,16 @@ def example_driver(gpus: int) -> Iterator[tuple[Kind, Object]]:
 
 def nvidia(times: Mapping[str, str] = NVIDIA_QUICK) -> Iterator[tuple[Kind, Object]]:
     """The objects of NVIDIA's install in the order of their creation: mig-manager, dcgm-exporter and the DRA driver's kubelet plugin."""
-    for body in yaml.safe_load_all(NVIDIA_MANIFEST.read_text()):
+    return _timed(NVIDIA_MANIFEST, times)
+
+
+def amd(times: Mapping[str, str] = AMD_QUICK) -> Iterator[tuple[Kind, Object]]:
+    """The objects of AMD's install in the order of their creation: the Device Config Manager and the DRA driver's kubelet plugin."""
+    return _timed(AMD_MANIFEST, times)
+
+
+def _timed(manifest: Path, times: Mapping[str, str]) -> Iterator[tuple[Kind, Object]]:
+    for body in yaml.safe_load_all(manifest.read_text()):
         if body["kind"] == "DaemonSet":
             set_env(body, **times)
         yield KINDS[body["kind"]], body
