@@ -24,7 +24,9 @@ from gpupartition.kube.client import Client
 from gpupartition.kube.kinds import NODES, PODS, RESOURCE_SLICES
 from gpupartition.kube.reflector import Reflector
 from testbed import faults
-from testbed.drivers import kubelet, machine, mig_manager, nvidia_plugin, pods
+from testbed.drivers import amd_plugin, dcm, kubelet, machine, mig_manager, nvidia_plugin, pods
+from testbed.drivers.amd_plugin import AmdPlugin
+from testbed.drivers.dcm import ConfigManager
 from testbed.drivers.kubelet import Kubelet
 from testbed.drivers.machine import Machine
 from testbed.drivers.mig_manager import MigManager
@@ -59,6 +61,8 @@ SIMULATIONS: Final = (
     Simulation(pods.LABEL, pods.IMAGE, ExamplePlugin),
     Simulation(mig_manager.LABEL, mig_manager.IMAGE, MigManager),
     Simulation(nvidia_plugin.LABEL, nvidia_plugin.IMAGE, NvidiaPlugin),
+    Simulation(dcm.LABEL, dcm.IMAGE, ConfigManager),
+    Simulation(amd_plugin.LABEL, amd_plugin.IMAGE, AmdPlugin),
 )
 
 
@@ -73,12 +77,13 @@ class NodeView:
     kubelet_start: str
     kubelet_started: str
     mig_config: str
+    amd_profile: str
     gpus: str
     gpu_state: str
 
     @classmethod
     def of(cls, body: Object) -> NodeView:  # noqa: D102
-        notes = body["metadata"].get("annotations") or {}
+        notes, labels = (body["metadata"].get(kind) or {} for kind in ("annotations", "labels"))
         return cls(
             body["metadata"]["uid"],
             body.get("status", {}).get("nodeInfo", {}).get("bootID", ""),
@@ -86,7 +91,8 @@ class NodeView:
             notes.get(kubelet.STOP) == kubelet.STOPPED,
             notes.get(kubelet.START, ""),
             notes.get(kubelet.STARTED, ""),
-            (body["metadata"].get("labels") or {}).get(mig_manager.CONFIG, ""),
+            labels.get(mig_manager.CONFIG, ""),
+            labels.get(dcm.PROFILE, ""),
             notes.get(machine.SPEC, ""),
             notes.get(machine.STATE, ""),
         )
@@ -193,7 +199,7 @@ class DriverHost:
             return
         if old is None or old.fault != new.fault:
             node.machine.faults = self._faults(name, new.fault)
-        node.machine.config = new.mig_config
+        node.machine.config, node.machine.profile = new.mig_config, new.amd_profile
         node.machine.see_gpus(new.boot, new.gpus, new.gpu_state)
         self._live(node, new)
         node.wake()

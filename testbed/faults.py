@@ -2,7 +2,7 @@
 
 The annotation `testbed.gpupartition.dev/fault` holds switches separated by commas: `name[=argument][@partitions=N]`. It is read live: a
 switch that is taken away heals. `@partitions=N` (or `@devices=N`) limits a switch to one layout of the example driver, and `@config=KEY` to one
-value of the label nvidia.com/mig.config, so that a new layout fails while the old one, rolled back to, works:
+value of the label nvidia.com/mig.config or dcm.amd.com/gpu-config-profile, so that a new layout fails while the old one, rolled back to, works:
 
     never-ready@partitions=2,loses-slices-after=5
     apply-fails@config=all-1g.10gb
@@ -36,6 +36,17 @@ value of the label nvidia.com/mig.config, so that a new layout fails while the o
 | `in-use=GPU`               | a process that is no pod has this GPU open                                                            |
 | `no-reset`                 | GPUs cannot be reset, as on some clouds' machines: only a reboot brings a pending mode                |
 | `gpu-dies=GPU`             | this GPU is lost as soon as its turn comes, until the node is rebooted                                |
+
+| switch of AMD's            | what it does                                                                                          |
+|----------------------------|-------------------------------------------------------------------------------------------------------|
+| `auto-partition`           | the plugin announces what it would with its feature gate AutoPartition                                |
+| `newer-dcm`                | a later Device Config Manager: writes in-progress first; who has no number gets all GPUs that are left |
+| `gpu-fails=GPU`            | this GPU refuses every change, and the others are changed                                             |
+| `stale-mount`, `slow-apply`, `late-state`, `in-use` | as above                                                                     |
+| `wrong-state=success`      | it does nothing and says success                                                                      |
+| `wrong-state=failed`       | it does everything and says failure                                                                   |
+| `wedged[=before]`          | it does nothing and says nothing                                                                      |
+| `wedged=after`             | it does everything and says nothing                                                                   |
 """
 
 from __future__ import annotations
@@ -83,6 +94,9 @@ ARGUMENTS: Final = {
     "in-use": (r"\d+", None),
     "no-reset": ("", ""),
     "gpu-dies": (r"\d+", None),
+    "auto-partition": ("", ""),
+    "newer-dcm": ("", ""),
+    "gpu-fails": (r"\d+", None),
 }
 
 FIRST_BACK_OFF: Final = 10.0  # seconds; the kubelet's own: 10, 20, 40, … up to five minutes

@@ -94,3 +94,40 @@ class Container(ABC):
             return False
         self.pod = self.pod.seen_as(body)
         return True
+
+
+class Daemon(Container):
+    """A program that works by itself for minutes: a reboot kills it in the middle of whatever it does, and another one knows nothing of it."""
+
+    def __init__(self, machine: Machine, pod: DriverPod) -> None:
+        super().__init__(machine, pod)
+        self._process: asyncio.Task[None] | None = None
+        self._boot = machine.boot
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Be as a process that has just been started."""
+
+    async def _live(self) -> None:
+        """What its process does."""
+        await super().run()
+
+    async def run(self) -> None:  # noqa: D102
+        while True:
+            self._process = asyncio.create_task(self._live())
+            try:
+                await asyncio.wait([self._process])
+            except asyncio.CancelledError:
+                self._process.cancel()
+                await asyncio.gather(self._process, return_exceptions=True)
+                self._machine.mounts.unmount(self.pod.uid)
+                raise
+            if not self._process.cancelled():
+                self._process.result()
+            self._begin()
+
+    def wake(self, pod: DriverPod | None = None) -> None:  # noqa: D102
+        if self._process and self._boot not in ("", self._machine.boot):
+            self._process.cancel()
+        self._boot = self._machine.boot
+        super().wake(pod)

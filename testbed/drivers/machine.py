@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from gpupartition.domain.holders import holders
 from gpupartition.kube.errors import ApiError, NotFound
 from gpupartition.kube.kinds import NODES, PODS, RESOURCE_CLAIMS
-from testbed.drivers import gpus, kubelet, nvidia_slices
-from testbed.drivers.gpus import WHOLE, BadGpusError, Gpu
+from testbed.drivers import amd_gpus, amd_slices, gpus, kubelet, nvidia_slices
+from testbed.drivers.amd_gpus import AmdGpu
+from testbed.drivers.gpus import WHOLE, Gpu
+from testbed.drivers.hardware import Hardware
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SPEC: Final = "testbed.gpupartition.dev/gpus"
-"""Annotation of a node: its GPUs, "8x NVIDIA H100 80GB HBM3", several kinds separated by commas."""
+"""Annotation of a node: its GPUs, "8x NVIDIA H100 80GB HBM3" or "8x AMD_Instinct_MI300X_OAM", several kinds separated by commas."""
 STATE: Final = "testbed.gpupartition.dev/gpu-state"
 """Annotation of a node: how its GPUs are cut. Written after each change; who edits it has changed the hardware by hand."""
 RETRY_SECONDS: Final = 0.5
@@ -34,9 +36,20 @@ RETRY_SECONDS: Final = 0.5
 Object = dict[str, Any]
 
 
+def _nvidia() -> Hardware[Gpu]:
+    return Hardware(read=gpus.read_state, write=gpus.write_state, rebooted=lambda there: tuple(map(gpus.reboot, there)))
+
+
+def _amd() -> Hardware[AmdGpu]:
+    return Hardware(read=amd_gpus.read_state, write=amd_gpus.write_state, rebooted=amd_gpus.load)
+
+
 @dataclass(slots=True)
 class Machine:
-    """What the programs of one node share. `config` is its label nvidia.com/mig.config; `known` says that its Node has been seen."""
+    """What the programs of one node share. `config` is its label nvidia.com/mig.config, `profile` its dcm.amd.com/gpu-config-profile.
+
+    `known` says that its Node has been seen.
+    """
 
     client: Client
     name: str
@@ -45,49 +58,67 @@ class Machine:
     tasks: asyncio.TaskGroup
     faults: list[Fault] = field(default_factory=list)
     config: str = ""
+    profile: str = ""
     known: bool = False
     boot: str = ""
-    gpus: tuple[Gpu, ...] = ()
-    _spec: str = ""
-    _told: str = ""
-    _own: list[str] = field(default_factory=list)  # states that were written and have not been seen yet
+    nvidia: Hardware[Gpu] = field(default_factory=_nvidia)
+    amd: Hardware[AmdGpu] = field(default_factory=_amd)
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """NVIDIA's."""
+        return self.nvidia.gpus
 
     def see_gpus(self, boot: str, spec: str, state: str) -> None:
         """Take what the Node says of its hardware: other GPUs, another boot, or a state that somebody else wrote."""
-        if own := state in self._own:
-            del self._own[: self._own.index(state) + 1]
-        changed_by_hand = not own and state != self._told
-        self._told = state
-        try:
-            if not self.known or changed_by_hand or spec != self._spec:
-                self.gpus = gpus.read_state(state, boot, spec)
-            elif boot != self.boot:
-                self.gpus = tuple(map(gpus.reboot, self.gpus))
-        except BadGpusError as problem:
-            log.error("node %s, ignored: %s", self.name, problem)  # noqa: TRY400
-        self.boot, self._spec, self.known = boot, spec, True
+        amd = amd_gpus.is_meant(spec)
+        self.nvidia.see(self.name, boot, *(("", "") if amd else (spec, state)))
+        self.amd.see(self.name, boot, *((spec, state) if amd else ("", "")))
+        self.boot, self.known = boot, True
 
     async def change_gpus(self, changed: tuple[Gpu, ...]) -> None:
-        """Have these from now on, and tell."""
-        if changed == self.gpus:
-            return
-        self.gpus = changed
-        told = gpus.write_state(changed, self.boot, self._spec)
-        self._own.append(told)
-        await self.insist(lambda: self.client.patch(NODES, self.name, {"metadata": {"annotations": {STATE: told}}}))
+        """Have these of NVIDIA's from now on, and tell."""
+        await self._tell(self.nvidia.change(changed))
+
+    async def change_amd_gpus(self, changed: tuple[AmdGpu, ...]) -> None:
+        """Have these of AMD's from now on, and tell."""
+        await self._tell(self.amd.change(changed))
+
+    async def _tell(self, state: str | None) -> None:
+        if state is not None:
+            await self._annotate(STATE, state)
 
     async def gpu_users(self) -> dict[int, set[str]]:
-        """Who has which GPU open: running pods whose claims have its devices. Instances by name, or WHOLE."""
-        pods = await self.client.list(PODS, field_selector=f"spec.nodeName={self.name},status.phase=Running")
-        running = {f"{pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in pods.items}
-        claims = (await self.client.list(RESOURCE_CLAIMS)).items
+        """Who has which of NVIDIA's GPUs open: running pods whose claims have its devices. Instances by name, or WHOLE."""
         users: dict[int, set[str]] = {}
-        for holder in holders(claims, node=self.name, driver=nvidia_slices.DRIVER, pool=self.name):
-            found = nvidia_slices.meant(holder.device, self.gpus)
-            if found and running.intersection(holder.pods):
+        for device in await self._held(nvidia_slices.DRIVER):
+            if found := nvidia_slices.meant(device, self.gpus):
                 index, instance = found
                 users.setdefault(index, set()).add(str(instance) if instance else WHOLE)
         return users
+
+    async def amd_gpu_users(self) -> dict[int, set[str]]:
+        """Who has which of AMD's GPUs open: the devices of it that running pods have."""
+        users: dict[int, set[str]] = {}
+        for device in await self._held(amd_slices.DRIVER):
+            index = amd_slices.meant(device, self.amd.gpus)
+            if index is not None:
+                users.setdefault(index, set()).add(device)
+        return users
+
+    async def _held(self, driver: str) -> list[str]:
+        """The devices of a driver that running pods have. Asks until it is answered: the GPUs would know it without asking anybody."""
+        held: list[str] = []
+
+        async def ask() -> None:
+            pods = await self.client.list(PODS, field_selector=f"spec.nodeName={self.name},status.phase=Running")
+            running = {f"{pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in pods.items}
+            claims = (await self.client.list(RESOURCE_CLAIMS)).items
+            found = holders(claims, node=self.name, driver=driver, pool=self.name)
+            held[:] = [each.device for each in found if running.intersection(each.pods)]
+
+        await self.insist(ask)
+        return held
 
     def reboot(self, seconds: float) -> None:
         """Go down, and come up after so long with another boot ID. Does not wait for it."""

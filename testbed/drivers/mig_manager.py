@@ -20,12 +20,12 @@ from gpupartition.kube.errors import ApiError, NotFound
 from gpupartition.kube.kinds import NODES
 from testbed import faults
 from testbed.drivers import mig_parted
-from testbed.drivers.container import REPORT_AGAIN, Container
+from testbed.drivers.container import REPORT_AGAIN, Daemon
 from testbed.drivers.example import BOOLEANS, BadEnvironmentError
 from testbed.drivers.gpus import NvmlError
 from testbed.drivers.mig_parted import BadConfigError, Config, Node
 from testbed.drivers.nvidia_clients import Clients, WedgedError
-from testbed.drivers.nvidia_plugin import seconds
+from testbed.drivers.static_plugin import seconds
 from testbed.faults import Behaviour, Running, crash
 
 if TYPE_CHECKING:
@@ -97,14 +97,12 @@ class Label:
         return self._current
 
 
-class MigManager(Container):
+class MigManager(Daemon):
     """One node's mig-manager."""
 
     def __init__(self, machine: Machine, pod: DriverPod) -> None:
         super().__init__(machine, pod)
         self._broken = ""
-        self._process: asyncio.Task[None] | None = None
-        self._boot = machine.boot
         try:
             self.settings = Settings.from_env(pod.env())
         except BadEnvironmentError as problem:
@@ -131,27 +129,9 @@ class MigManager(Container):
         self._label = Label()
         self._restored_once = False
 
-    async def run(self) -> None:
-        """Run until cancelled. A reboot kills the process in the middle of whatever it does; another one knows nothing of it."""
-        while True:
-            self._process = asyncio.create_task(super().run())
-            try:
-                await asyncio.wait([self._process])
-            except asyncio.CancelledError:
-                self._process.cancel()
-                await asyncio.gather(self._process, return_exceptions=True)
-                self._machine.mounts.unmount(self.pod.uid)
-                raise
-            if not self._process.cancelled():
-                self._process.result()
-            self._begin()
-
     def wake(self, pod: DriverPod | None = None) -> None:  # noqa: D102
-        if self._process and self._boot not in ("", self._machine.boot):
-            self._process.cancel()
-        self._boot = self._machine.boot
-        self._label.tell(self._machine.config)
         super().wake(pod)
+        self._label.tell(self._machine.config)
 
     async def _turn(self) -> float | None:
         if self._broken:
@@ -221,7 +201,7 @@ class MigManager(Container):
 
     async def _node(self, on: Mapping[str, str]) -> Node:
         node = self._bare(on)
-        node.users = mig_parted.leaked(await self._users(), on)
+        node.users = mig_parted.leaked(await self._machine.gpu_users(), on)
         return node
 
     async def _change(self, config: Config, on: Mapping[str, str]) -> None:
@@ -247,7 +227,7 @@ class MigManager(Container):
                 await self._machine.change_gpus(tuple(node.gpus))
                 await asyncio.sleep(self.settings.step)
                 node.gpus[:] = self._machine.gpus
-                node.users = mig_parted.leaked(await self._users(), on)
+                node.users = mig_parted.leaked(await self._machine.gpu_users(), on)
         except NvmlError:
             await self._machine.change_gpus(tuple(node.gpus))
             raise
@@ -273,11 +253,3 @@ class MigManager(Container):
                 await asyncio.sleep(self.settings.poll)
             else:
                 return dict(node["metadata"].get("labels") or {})
-
-    async def _users(self) -> dict[int, set[str]]:
-        while True:
-            try:
-                return await self._machine.gpu_users()
-            except ApiError as refusal:  # the GPUs know it without asking anybody: so we insist
-                log.warning("%s: %s", self.pod.node, refusal)
-                await asyncio.sleep(self.settings.poll)

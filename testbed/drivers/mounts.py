@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -49,6 +50,12 @@ class Mount:
             due = [each for each in versions if each.seen <= by and each.seen > self._shown.seen]
             self._shown = due[-1] if due else self._shown
         return self._shown.files if self._shown else None
+
+    def due(self, age: float) -> float | None:
+        """In how many seconds there will be something else to read; None while nothing is on its way."""
+        shown = self._shown
+        coming = [each.seen for each in self._original.versions if shown and each.seen > shown.seen]
+        return max(0.0, min(coming) + age - asyncio.get_running_loop().time()) if coming and age < math.inf else None
 
 
 class Mounts:

@@ -75,7 +75,8 @@ class DriverPod:
 
     def config_map(self, folder: str) -> str:
         """The ConfigMap that the container has mounted at this path; empty when there is none."""
-        mounted = {item["name"] for item in self.container.get("volumeMounts") or () if item["mountPath"] == folder}
+        mounts = self.container.get("volumeMounts") or ()
+        mounted = {item["name"] for item in mounts if item["mountPath"].rstrip("/") == folder.rstrip("/")}
         volumes = (item for item in self.body["spec"].get("volumes") or () if item["name"] in mounted)
         return next((str(item["configMap"]["name"]) for item in volumes if "configMap" in item), "")
 
