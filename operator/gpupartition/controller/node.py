@@ -74,7 +74,7 @@ class NodeLoop:
             if glance is not None and not _due(glance):
                 return _drift_deadline(glance)
         try:
-            return await self._turn(await self._reader.read(name))
+            return await self._turn(await self._reader.read(record, self._drivers))
         except Moved:
             return SOON
         except NotFound:

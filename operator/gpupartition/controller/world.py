@@ -122,20 +122,26 @@ class Reader:
             live=False,
         )
 
-    async def read(self, name: str) -> Reading:
-        """Read live. Raises NotFound (no record), Moved, and Refused when the driver cannot be read."""
-        known = Record.read(await self._client.get(NODE_STATES, name))
-        driver = await self._intents.driver(await self._client.get(DRIVERS, known.spec.driver))
-        before = await self._objects(name, known.spec.node_uid, driver)
+    async def read(self, known: Record, drivers: dict[str, Object]) -> Reading:
+        """Read live; the copies of the record and of its driver only say where to look.
+
+        Raises NotFound (no record), Moved, and Refused when the driver cannot be read.
+        """
+        name, copy = known.name, drivers.get(known.spec.driver) or await self._client.get(DRIVERS, known.spec.driver)
+        driver = await self._intents.driver(copy)
+        before = await self._objects(known, driver, slices=_are_ours(driver))
         body = await self._client.get(NODE_STATES, name)
         record = Record.read(body)
         policy_body, driver_body, after, pods = await asyncio.gather(
             self._maybe(POLICIES, record.spec.policy_ref.name),
             self._client.get(DRIVERS, record.spec.driver),
-            self._objects(name, record.spec.node_uid, driver),
+            self._objects(known, driver, slices=True),
             self._pods(driver, name, live=True),
         )
-        if _versions(before) != _versions(after):
+        if record.spec != known.spec or _versions(before) != _versions(after, slices=_are_ours(driver)):
+            raise Moved(name)
+        if _spec_version(driver_body) != _spec_version(copy):
+            drivers[known.spec.driver] = driver_body
             raise Moved(name)
         node, rule, slices = after
         ledger = DriverStatus.model_validate(driver_body.get("status", {})).in_flight
@@ -159,14 +165,19 @@ class Reader:
             live=True,
         )
 
-    async def _objects(self, name: str, uid: str, driver: Driver) -> tuple[Object | None, Object | None, list[Object]]:
-        selector = f"spec.nodeName={name},spec.driver={driver.driver_name}"
-        node, rule, slices = await asyncio.gather(
+    async def _objects(
+        self, known: Record, driver: Driver, *, slices: bool
+    ) -> tuple[Object | None, Object | None, list[Object]]:
+        name = known.name
+        return await asyncio.gather(
             self._maybe(NODES, name),
-            self._maybe(driver.taint_rules, names.taint_rule(name, uid)),
-            self._client.list(RESOURCE_SLICES, field_selector=selector),
+            self._maybe(driver.taint_rules, names.taint_rule(name, known.spec.node_uid)),
+            self._slices(name, driver) if slices else _none(),
         )
-        return node, rule, [trim(s) for s in slices.items]
+
+    async def _slices(self, name: str, driver: Driver) -> list[Object]:
+        selector = f"spec.nodeName={name},spec.driver={driver.driver_name}"
+        return [trim(s) for s in (await self._client.list(RESOURCE_SLICES, field_selector=selector)).items]
 
     async def _maybe(self, kind: Kind | None, name: str, namespace: str | None = None) -> Object | None:
         if kind is None:
@@ -470,7 +481,21 @@ def _written(configs: list[tuple[Object, Object | None]]) -> datetime | None:
     return max((t for body, present in configs if (t := written(body, present)) is not None), default=None)
 
 
-def _versions(objects: tuple[Object | None, Object | None, list[Object]]) -> list[Any]:
-    node, rule, slices = objects
+def _versions(objects: tuple[Object | None, Object | None, list[Object]], *, slices: bool = True) -> list[Any]:
+    node, rule, published = objects
     single = [o["metadata"]["resourceVersion"] if o else "" for o in (node, rule)]
-    return [*single, *sorted((s["metadata"]["name"], s["metadata"]["resourceVersion"]) for s in slices)]
+    written = published if slices else []
+    return [*single, *sorted((s["metadata"]["name"], s["metadata"]["resourceVersion"]) for s in written)]
+
+
+def _are_ours(driver: Driver) -> bool:
+    """Whether the slices are among what may be written: where no driver runs, the operator itself publishes."""
+    return not driver.backend.namespaces(driver.spec)
+
+
+def _spec_version(driver: Object) -> tuple[str, int]:
+    return driver["metadata"]["uid"], driver["metadata"].get("generation", 0)
+
+
+async def _none() -> list[Object]:
+    return []
