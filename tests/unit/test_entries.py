@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpupartition.domain.entries import Document, Unreadable, identity, is_there, used, written
+from gpupartition.domain.entries import Document, Unreadable, identity, is_there, used, waits_for_rest, written
 from gpupartition.names import ENTRIES
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -69,7 +69,7 @@ def test_only_entries_of_ours_are_ours_and_only_they_go() -> None:
     theirs = config_map("layouts: {theirs: [1]}\nmore: true", annotations={"a": "b"}, labels={"c": "d"})
     both = FILE.with_entry(theirs, "a", [1], T0)
     assert set(FILE.ours(both)) == {"a"}
-    gone = FILE.without(both, {"a"})
+    gone = FILE.without(both, {"a"}, LATER)
     assert in_file(gone) == {"version": 1, "layouts": {"none": [], "theirs": [1]}, "more": True}
     assert set(FILE.ours(gone)) == set()
     assert gone["metadata"]["annotations"]["a"] == "b"
@@ -94,3 +94,46 @@ def test_a_note_that_nobody_can_read_makes_every_entry_new(note: str) -> None:
 
 def test_entries_of_one_document_are_told_apart() -> None:
     assert identity(FILE.entry("a", [1])) != identity(FILE.entry("b", [1]))
+
+
+# ------------------------------------------------------------------------- a document whose every edit has drivers start over
+
+
+RERUNS = Document(
+    namespace="gpus", name="layouts", file="config.json", under="layouts", frame={"layouts": {}}, reruns=True
+)
+BY_HAND = '{"layouts":   {"a": [1]}}'
+
+
+def by_hand() -> dict[str, Any]:
+    return config_map("") | {"data": {"config.json": BY_HAND}}
+
+
+def test_to_say_that_an_entry_is_in_use_edits_nothing() -> None:
+    used_now = RERUNS.with_entry(by_hand(), "a", [1], T0)
+    assert used_now["data"]["config.json"] == BY_HAND
+    assert used(RERUNS.entry("a", [1]), used_now) == T0
+    assert used(RERUNS.entry("a", [1]), RERUNS.with_entry(used_now, "a", [1], LATER)) == LATER
+
+
+def test_every_edit_makes_all_entries_young_where_each_has_drivers_start_over() -> None:
+    first = RERUNS.with_entry(None, "a", [1], T0)
+    second = RERUNS.with_entry(first, "b", [2], LATER)
+    assert written(RERUNS.entry("a", [1]), first) == T0
+    assert written(RERUNS.entry("a", [1]), second) == LATER
+
+
+def test_to_remove_an_entry_is_an_edit_too() -> None:
+    both = RERUNS.with_entry(RERUNS.with_entry(None, "a", [1], T0), "b", [2], T0)
+    shorter = RERUNS.without(both, {"b"}, LATER)
+    assert written(RERUNS.entry("a", [1]), shorter) == LATER
+    assert set(RERUNS.ours(shorter)) == {"a"}
+
+
+def test_only_where_drivers_would_start_over_has_an_edit_to_wait() -> None:
+    there = RERUNS.with_entry(None, "a", [1], T0)
+    assert waits_for_rest(RERUNS.entry("b", [1]), there)
+    assert waits_for_rest(RERUNS.entry("a", [2]), there)
+    assert waits_for_rest(RERUNS.entry("a", [1]), None)
+    assert not waits_for_rest(RERUNS.entry("a", [1]), there)
+    assert not waits_for_rest(FILE.entry("a", [1]), None)

@@ -287,7 +287,7 @@ def test_what_somebody_else_wrote_into_the_file_stays() -> None:
     }
     assert after["metadata"]["resourceVersion"] == "3", "written under what was read"
     assert body["document"].ours(after) == {config.assignment}
-    shorter = body["document"].without(after, {config.assignment})
+    shorter = body["document"].without(after, {config.assignment}, T0)
     assert body["document"].ours(shorter) == set()
     assert "mine" in shorter["data"]["config.yaml"]
 

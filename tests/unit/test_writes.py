@@ -37,6 +37,7 @@ from gpupartition.domain.effects import (
     EnsureConfig,
     PatchNode,
 )
+from gpupartition.domain.entries import Document
 from gpupartition.domain.lifecycle import PHASES
 from gpupartition.domain.world import AT_REST, World
 from gpupartition.domain.writes import Subject, effects, touched_since
@@ -201,6 +202,15 @@ def test_a_config_is_created_or_touched_after_the_record_names_it(phase: Phase, 
     ensure = EnsureConfig(kind="DaemonSet", body=body, present=present)
     about = subject(configs=[(body, present)])
     assert written(record(phase), QUIET, about) == ([ensure] if writes else [])
+
+
+@pytest.mark.parametrize("phase", [Phase.ADMITTED, Phase.DRAINING])
+def test_an_entry_whose_edit_has_to_wait_until_nothing_moves_is_not_written_by_a_node_that_moves(phase: Phase) -> None:
+    file = Document(namespace="gpus", name="c", file="c.json", under="e", frame={"e": {}}, reruns=True)
+    body, there = file.entry("a", [1]), file.with_entry(None, "a", [1], T0 - timedelta(seconds=1))
+    assert written(record(phase), QUIET, subject(configs=[(body, None)])) == []
+    ensure = EnsureConfig(kind=str(body["kind"]), body=body, present=there)
+    assert written(record(phase), QUIET, subject(configs=[(body, there)])) == [ensure], "to use it is no edit"
 
 
 def test_a_config_of_which_nobody_ever_said_when_it_was_used_is_not_touched_since() -> None:

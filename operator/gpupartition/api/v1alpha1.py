@@ -200,12 +200,25 @@ class NvidiaMigSpec(Model):
     """A ConfigMap, in mig-manager's namespace, with tables of MIG profiles for products that this release does not know."""
 
 
+class AmdDcmSpec(Model):
+    """AMD's modes: Device Config Manager sets them, AMD's DRA driver publishes the partitions, and there is no device plugin."""
+
+    config_manager: ObjectRef
+    """The DaemonSet of Device Config Manager, such as {namespace: kube-amd-gpu, name: amd-device-config-manager}."""
+    config: Subdomain
+    """Name of the ConfigMap, in Device Config Manager's namespace, into which layouts are written. It has to be mounted there: in the
+    DeviceConfig write configManager: {config: {name: ...}}. It belongs to the operator: nothing else may write it."""
+    plugin: ObjectRef
+    """The DaemonSet of the DRA driver's kubelet plugin: its pod on a node is restarted after a change. AutoPartition must be off."""
+
+
 class DriverType(StrEnum):
     """How the GPUs are driven."""
 
     EXAMPLE_DRIVER = "ExampleDriver"
     PUBLISH = "Publish"
     NVIDIA_MIG = "NvidiaMig"
+    AMD_DCM = "AmdDcm"
 
 
 class DriverSpec(
@@ -214,6 +227,7 @@ class DriverSpec(
         member("ExampleDriver", "exampleDriver", "{daemonSet: {namespace: ..., name: ...}, gpusPerNode: 8}"),
         member("Publish", "publish", "{driverName: ..., inventory: ...}"),
         member("NvidiaMig", "nvidiaMig", "{migManager: ..., config: ..., plugin: ...}"),
+        member("AmdDcm", "amdDcm", "{configManager: ..., config: ..., plugin: ...}"),
     ),
 ):
     """How GPUs are driven, and what all policies together may cost."""
@@ -225,13 +239,16 @@ class DriverSpec(
         ),
     ]
     """How the GPUs are driven: by ExampleDriver (kubernetes-sigs/dra-example-driver); by NvidiaMig (static MIG through NVIDIA's mig-manager);
-    or Publish: the operator writes the ResourceSlices of a driver name of its own. Exactly the member of that name is set. Immutable."""
+    by AmdDcm (modes through AMD's Device Config Manager); or Publish: the operator writes the ResourceSlices of a driver name of its own.
+    Exactly the member of that name is set. Immutable."""
     example_driver: ExampleDriverSpec | None = None
     """For type ExampleDriver: where it runs."""
     publish: PublishSpec | None = None
     """For type Publish: the driver name, and where the GPUs are known from."""
     nvidia_mig: NvidiaMigSpec | None = None
     """For type NvidiaMig: where mig-manager and the DRA driver run."""
+    amd_dcm: AmdDcmSpec | None = None
+    """For type AmdDcm: where Device Config Manager and the DRA driver run."""
     max_unavailable: NodeCount = "10%"
     """How many nodes may be unavailable at once, over all policies of this driver: a number, or a percentage of all nodes that they match
     (rounded down, at least 1). Nodes that are not Ready count too."""
@@ -361,6 +378,16 @@ class ProfileCount(Model):
     """How many of them on each GPU; the default is 1."""
 
 
+class GpuMode(Model):
+    """Modes of AMD's GPUs. Which pairs a product can have is in the operator's table; a pair that it does not know is refused."""
+
+    compute: Literal["SPX", "DPX", "QPX", "CPX"]
+    """The compute mode, which is that of a GPU: in one piece (SPX), in two (DPX), in four (QPX), or a partition for each of its dies (CPX)."""
+    memory: Literal["NPS1", "NPS2", "NPS4"]
+    """The memory mode: into how many domains the memory of a GPU is cut. It is that of all GPUs of a node, so all layouts of a policy have the
+    same, and to change it the kernel's driver is loaded anew: then the whole node is drained."""
+
+
 class SharingCapacity(Model, json_schema_extra=checks(*rules.SHARING_CAPACITY)):
     """How one capacity of a shared device may be asked for (ResourceSlice `requestPolicy`)."""
 
@@ -399,6 +426,7 @@ class LayoutType(StrEnum):
     EQUAL = "Equal"
     CHOICES = "Choices"
     PROFILES = "Profiles"
+    MODE = "Mode"
     KEEP = "Keep"
 
 
@@ -408,6 +436,7 @@ class Layout(
         member("Equal", "equal", "{parts: 2}"),
         member("Choices", "choices", "{profiles: [...]}"),
         member("Profiles", "profiles", "[{name: 1g.10gb, count: 7}]"),
+        member("Mode", "mode", "{compute: CPX, memory: NPS4}"),
     ),
 ):
     """One way to cut GPUs, and which GPUs it is for."""
@@ -418,7 +447,7 @@ class Layout(
     """Which GPUs it is for. The first layout that matches a GPU wins."""
     type: LayoutType
     """How the GPUs are cut. Whole: not at all. Equal: in equal parts. Choices: as the scheduler likes, among profiles. Profiles: into exactly
-    these partitions. Keep: they are left as they are. Equal, Choices and Profiles have a member of that name."""
+    these partitions. Mode: as AMD's modes say. Keep: they are left as they are. All but Whole and Keep have a member of that name."""
     equal: Equal | None = None
     """For type Equal: in how many parts."""
     choices: Choices | None = None
@@ -428,6 +457,8 @@ class Layout(
         Field(min_length=1, max_length=16, json_schema_extra=keyed("name") | checks(rules.PRESET_ALONE)),
     ] = None
     """For type Profiles: which partitions, and how many."""
+    mode: GpuMode | None = None
+    """For type Mode: which."""
     sharing: Sharing = Sharing()
     """Whether a partition may serve several claims; without it, each serves one."""
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gpupartition.api.v1alpha1 import Layout, LayoutType, Match, NvidiaMigSpec, Reboot, SharingMode
+from gpupartition.backends.installed import config_problems, env, mounts
 from gpupartition.backends.mig_parted import document
 from gpupartition.backends.nvidia_gpus import COUNT, PRODUCT, Cut, Cuts, Gpus, MigGpu, Table, numbers
 from gpupartition.domain.backend import Cluster, Object, Problem, Refused, Turn
-from gpupartition.domain.entries import MAX_SIZE, Unreadable
 from gpupartition.domain.mig import Preset, comparable, model_of, preset
 from gpupartition.domain.mig_layouts import nearest, told, why_not
 
@@ -42,7 +42,7 @@ def installation_problems(spec: NvidiaMigSpec, cluster: Cluster) -> Iterator[Pro
         )
     if mig_manager is not None:
         yield from _mig_manager_problems(spec, mig_manager)
-    if plugin is not None and any(_DYNAMIC in value.replace(" ", "") for value in _env(plugin, "FEATURE_GATES")):
+    if plugin is not None and any(_DYNAMIC in value.replace(" ", "") for value in env(plugin, "FEATURE_GATES")):
         yield Problem(
             reason="DynamicMigOn",
             at=f"DaemonSet {spec.plugin.namespace}/{spec.plugin.name}",
@@ -57,53 +57,25 @@ def installation_problems(spec: NvidiaMigSpec, cluster: Cluster) -> Iterator[Pro
                 why="it offers the same GPUs as nvidia.com/... resources, behind the back of the DRA driver",
                 fix="write devicePlugin: {enabled: false} in the ClusterPolicy",
             )
-    yield from _config_problems(spec, cluster)
+    yield from config_problems(document(spec.mig_manager.namespace, spec.config), cluster)
 
 
 def _mig_manager_problems(spec: NvidiaMigSpec, mig_manager: Object) -> Iterator[Problem]:
     at = f"DaemonSet {spec.mig_manager.namespace}/{spec.mig_manager.name}"
-    volumes = mig_manager["spec"]["template"]["spec"].get("volumes", ())
-    if all(v.get("configMap", {}).get("name") != spec.config for v in volumes):
+    if not mounts(mig_manager, spec.config):
         yield Problem(
             reason="ConfigNotWired",
             at=at,
             why=f"it does not mount ConfigMap {spec.config}, into which layouts are written",
             fix=f"write migManager: {{config: {{name: {spec.config}}}}} in the ClusterPolicy",
         )
-    if spec.reboot is Reboot.REFUSE and "true" in _env(mig_manager, "WITH_REBOOT"):
+    if spec.reboot is Reboot.REFUSE and "true" in env(mig_manager, "WITH_REBOOT"):
         yield Problem(
             reason="WouldReboot",
             at=at,
             why="its WITH_REBOOT is true, so it reboots a node whose GPUs cannot be reset",
             fix="set WITH_REBOOT to false in the ClusterPolicy's migManager.env, or write reboot: Allow in the driver",
         )
-
-
-def _config_problems(spec: NvidiaMigSpec, cluster: Cluster) -> Iterator[Problem]:
-    namespace = spec.mig_manager.namespace
-    found = cluster.config_map(namespace, spec.config)
-    at = f"ConfigMap {namespace}/{spec.config}"
-    try:
-        document(namespace, spec.config).read(found)
-    except Unreadable as unreadable:
-        yield Problem(
-            reason="ConfigUnreadable", at=at, why=f"its config.yaml {unreadable}", fix="correct it, or delete it"
-        )
-    size = sum(len(text) for text in (found or {}).get("data", {}).values())
-    size += sum(len(text) for text in (found or {}).get("metadata", {}).get("annotations", {}).values())
-    if size > MAX_SIZE:
-        yield Problem(
-            reason="ConfigFull",
-            at=at,
-            why=f"it has {size} bytes, and the API takes little more than {MAX_SIZE}",
-            fix="use fewer layouts at once, or delete policies that nobody needs",
-        )
-
-
-def _env(daemon_set: Object, name: str) -> list[str]:
-    spec = daemon_set["spec"]["template"]["spec"]
-    containers = [*spec.get("initContainers", ()), *spec.get("containers", ())]
-    return [str(e.get("value", "")) for c in containers for e in c.get("env", ()) if e["name"] == name]
 
 
 def _is_device_plugin(daemon_set: Object) -> bool:

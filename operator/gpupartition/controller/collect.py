@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Sequence
+from datetime import UTC, datetime
 
 from gpupartition import names
+from gpupartition.api.v1alpha1 import Phase
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.intent import Driver
-from gpupartition.controller.records import NODE_STATES, Record
+from gpupartition.controller.records import DRIVERS, NODE_STATES, Record
+from gpupartition.controller.scope import ledger_of
 from gpupartition.domain.entries import Document, Object, Unreadable
+from gpupartition.domain.world import AT_REST
 from gpupartition.kube import CONFIG_MAPS, DAEMON_SETS, NODES, Client, Conflict, NotFound
 
 log = logging.getLogger(__name__)
@@ -34,8 +38,18 @@ class Collector:
                 await self._delete(config["metadata"]["namespace"], config["metadata"]["name"], fingerprint, label)
         for document in driver.backend.documents(driver.spec):
             present = driver.cluster.config_map(document.namespace, document.name)
-            if present is not None and _spare(document, present, in_use):
-                await self._shorten(document, label)
+            if present is None or not _spare(document, present, in_use):
+                continue
+            if document.reruns and await self._moving(driver):
+                continue
+            await self._shorten(document, label)
+
+    async def _moving(self, driver: Driver) -> bool:
+        """Whether some node of the driver is being changed, or waits to be: entries are written before the first of them is taken."""
+        mine = (r for r in self._caches.records.values() if r.spec.driver == driver.name)
+        if any(r.state.phase not in AT_REST or r.state.phase is Phase.PENDING for r in mine):
+            return True
+        return bool(ledger_of(await self._client.get(DRIVERS, driver.name)))
 
     async def _delete(self, namespace: str, name: str, fingerprint: str, label: str) -> None:
         try:
@@ -56,7 +70,7 @@ class Collector:
             spare = _spare(document, config, await self._in_use(label))
             if not spare:
                 return
-            await self._client.replace(CONFIG_MAPS, document.without(config, spare))
+            await self._client.replace(CONFIG_MAPS, document.without(config, spare, datetime.now(UTC)))
         except (Conflict, NotFound):
             return
         log.info("removed %s from ConfigMap %s, which no node uses any more", ", ".join(spare), where)

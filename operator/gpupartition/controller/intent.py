@@ -203,7 +203,7 @@ class Intents:
         problems = policy.problems + driver.problems
         if problems or policy.spec is None:
             return Intent(wanted=None, refused=True, problems=problems)
-        look = partial(self._facts, driver, node, state)
+        look = partial(self.facts, driver, node, state)
         key = (*driver.key, policy.uid, policy.generation, driver.backend.depends(driver.spec, node, look))
         found = self._compiled.get(key)
         if found is None:
@@ -218,7 +218,8 @@ class Intents:
             return Intent(wanted=None, refused=True, problems=found.problems)
         return Intent(wanted=found)
 
-    def _facts(self, driver: Driver, node: Object, state: NodeStateStatus | None) -> NodeFacts:
+    def facts(self, driver: Driver, node: Object, state: NodeStateStatus | None) -> NodeFacts:
+        """A node as the caches know it; `state` is what its record says, if it has one."""
         slices = self._caches.slices.by("node", node["metadata"]["name"])
         ours = [s for s in slices if s["spec"]["driver"] == driver.driver_name]
         return NodeFacts(node=node, slices=ours, known=known(state))

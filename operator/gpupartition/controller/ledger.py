@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from gpupartition.api.v1alpha1 import DriftBrake, DriverStatus, Grant, OnFailure, Purpose
@@ -24,6 +24,12 @@ log = logging.getLogger(__name__)
 _NOBODY = "gone"  # the UID of a policy that nobody can read any more: it is no policy's
 
 PinFirst = Callable[[Scope], Awaitable[None]]
+Prepare = Callable[[Scope, Sequence[str], bool], Awaitable[str]]
+"""What has to be written before these nodes are taken, and whether nothing of the driver moves; returns why it cannot be yet, or ""."""
+
+
+async def _nothing_to_prepare(scope: Scope, nodes: Sequence[str], at_rest: bool) -> str:  # noqa: ARG001
+    return ""
 
 
 class Ledger:
@@ -97,7 +103,7 @@ class Ledger:
             if r.spec.policy_ref.uid != scope.policy.uid and r.name not in new and self._is_down(r)
         }
 
-    async def admit(self, scope: Scope, before_grant: PinFirst) -> Admission:
+    async def admit(self, scope: Scope, before_grant: PinFirst, prepare: Prepare = _nothing_to_prepare) -> Admission:
         """Decide from the caches; where that would grant something, decide again on live reads and write.
 
         The ledger is read first: whatever another operator grants after that makes the write fail.
@@ -112,6 +118,10 @@ class Ledger:
         live = {r.name: r for r in map(Record.read, (await self._client.list(NODE_STATES)).items)}
         mine = {n: r for n, r in live.items() if r.spec.policy_ref.uid == scope.policy.uid}
         admission = self.decide(scope, mine, ledger, live.values())
+        if admission.nodes:
+            moving = any(r.spec.driver == scope.driver.name and r.state.phase not in AT_REST for r in live.values())
+            waits = await prepare(scope, admission.nodes, not ledger and not moving)
+            admission = admission.until_written(waits) if waits else admission
         mine_in_ledger = [g for g in ledger if g.policy == scope.policy.name]
         await self._take_orphans(mine_in_ledger, live, driver=scope.driver.name, policy_uid=scope.policy.uid)
         now = datetime.now(UTC)

@@ -12,6 +12,7 @@ from gpupartition.controller.collect import Collector
 from gpupartition.controller.finalizer import hold, let_go
 from gpupartition.controller.intent import Intents, Policy
 from gpupartition.controller.ledger import Ledger
+from gpupartition.controller.preparing import Preparing
 from gpupartition.controller.probe import Probe
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, new_record, with_state
 from gpupartition.controller.scope import Scope, ledger_of, read_scope
@@ -48,6 +49,7 @@ class PolicyLoop:
         self._policies = policies
         self._on_node = on_node
         self._collector = Collector(client, caches)
+        self._preparing = Preparing(client, intents)
 
     async def reconcile(self, name: str) -> timedelta | None:
         """One turn."""
@@ -89,7 +91,7 @@ class PolicyLoop:
         for record in scope.records.values():
             if _behind(scope, record):
                 self._on_node(record.name)
-        admission = await self._ledger.admit(scope, self._pin)
+        admission = await self._ledger.admit(scope, self._pin, self._preparing.prepare)
         if policy.deleting and await self._finish(scope):
             return None
         again = await self._summary.policy(scope, admission)

@@ -107,6 +107,11 @@ class Admission:
     left: int = 0
     until: datetime | None = None
 
+    def until_written(self, why: str) -> Admission:
+        """The same without the nodes, because config that must be there before any of them is taken cannot be written yet."""
+        left = self.left + len(self.nodes)
+        return replace(self, nodes=(), initial=frozenset(), reason="ConfigWaits", message=why, left=left)
+
     @property
     def grants(self) -> Mapping[str, Purpose]:
         """Who gets a grant, and what for."""

@@ -171,7 +171,7 @@ class Backend(Protocol):
     def config_maps(self, driver: DriverSpec) -> Sequence[tuple[str, str]]:
         """Namespace and name of the ConfigMaps that it looks at."""
 
-    def applying(self, driver: DriverSpec) -> Literal["applying", "applying_mig", "applying_reboot"]:
+    def applying(self, driver: DriverSpec) -> Literal["applying", "applying_mig", "applying_reboot", "applying_dcm"]:
         """Which of the limits is that for applying a layout."""
 
     def preflight(self, driver: DriverSpec, cluster: Cluster) -> Sequence[Problem]:

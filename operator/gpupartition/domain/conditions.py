@@ -24,7 +24,15 @@ from gpupartition.domain.world import AT_REST
 
 # While nodes are left and one of these is the reason, the roll-out goes on by itself.
 GOING_ON: Final = frozenset(
-    {"RollingOut", "WaitingForHolders", "BudgetExhausted", "LedgerFull", "OutsideWindow", "ForeignMaintenance"}
+    {
+        "RollingOut",
+        "WaitingForHolders",
+        "BudgetExhausted",
+        "LedgerFull",
+        "OutsideWindow",
+        "ForeignMaintenance",
+        "ConfigWaits",
+    }
 )
 REFUSED: Final = frozenset({"EvictionBlocked", "EvictionForbidden"})
 WAITING: Final = GOING_ON - {"RollingOut"}

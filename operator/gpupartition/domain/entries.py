@@ -20,6 +20,7 @@ from gpupartition import names
 Object = Mapping[str, Any]
 
 ENTRY: Final = "ConfigMapEntry"
+_EDITED: Final = ""  # no entry has this key: when one was last removed
 MAX_SIZE: Final = 1_000_000  # bytes of a ConfigMap; the API takes 1 MiB, and the annotation is in there too
 
 
@@ -29,13 +30,18 @@ class Unreadable(ValueError):  # noqa: N818  (reads as what happened)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """Where a ConfigMap has its entries: in the text `file`, below the field `under`; `frame` is the document that a new one begins with."""
+    """Where a ConfigMap has its entries: in the text `file`, below the field `under`; `frame` is the document that a new one begins with.
+
+    `reruns`: whether each edit makes drivers carry out anew what their nodes are assigned, whatever was edited. Then it is edited only while no
+    node of the driver is being changed, and nodes are changed only when all have seen the last edit.
+    """
 
     namespace: str
     name: str
     file: str
     under: str
     frame: Mapping[str, Any]
+    reruns: bool = False
 
     def entry(self, key: str, content: Any) -> dict[str, Any]:
         """The config object of a layout: `content` under `key`."""
@@ -50,16 +56,20 @@ class Document:
         """The ConfigMap with this entry, which is in use from now on."""
         stamp = _stamps(config_map).get(key, {})
         parsed = self._parsed(config_map)
-        if parsed[self.under].get(key) != content or "written" not in stamp:
+        same = key in parsed[self.under] and parsed[self.under][key] == content
+        if not same or "written" not in stamp:
             stamp = {"written": now.isoformat()}
         parsed[self.under][key] = content
-        return self._body(config_map, parsed, {**_stamps(config_map), key: {**stamp, "used": now.isoformat()}})
+        stamps = {**_stamps(config_map), key: {**stamp, "used": now.isoformat()}}
+        # To say that an entry is in use is no edit: then the text stays as whoever wrote it.
+        return self._body(config_map, None if same else parsed, stamps)
 
-    def without(self, config_map: Object, keys: Collection[str]) -> dict[str, Any]:
+    def without(self, config_map: Object, keys: Collection[str], now: datetime) -> dict[str, Any]:
         """The ConfigMap without these entries."""
         parsed = self._parsed(config_map)
         parsed[self.under] = {k: v for k, v in parsed[self.under].items() if k not in keys}
-        return self._body(config_map, parsed, {k: v for k, v in _stamps(config_map).items() if k not in keys})
+        stamps = {k: v for k, v in _stamps(config_map).items() if k not in keys}
+        return self._body(config_map, parsed, stamps | ({_EDITED: {"written": now.isoformat()}} if self.reruns else {}))
 
     def ours(self, config_map: Object) -> Collection[str]:
         """Keys of the entries that this operator wrote."""
@@ -73,7 +83,9 @@ class Document:
             raise Unreadable(f"has no mapping {self.under}")
         return {**self.frame, **document, self.under: {**self.frame[self.under], **entries}}
 
-    def _body(self, config_map: Object | None, parsed: Mapping[str, Any], stamps: Mapping[str, Any]) -> dict[str, Any]:
+    def _body(
+        self, config_map: Object | None, parsed: Mapping[str, Any] | None, stamps: Mapping[str, Any]
+    ) -> dict[str, Any]:
         before = config_map or {"metadata": {"namespace": self.namespace, "name": self.name}}
         meta = before["metadata"]
         labels = {"app.kubernetes.io/managed-by": names.FIELD_MANAGER, **meta.get("labels", {})}
@@ -83,7 +95,7 @@ class Document:
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {**meta, "labels": labels, "annotations": annotations},
-            "data": {**before.get("data", {}), self.file: self._text(parsed)},
+            "data": {**before.get("data", {})} | ({self.file: self._text(parsed)} if parsed is not None else {}),
         }
 
     def _text(self, parsed: Mapping[str, Any]) -> str:
@@ -144,10 +156,21 @@ def used(body: Object, present: Object | None) -> datetime | None:
 
 
 def written(body: Object, present: Object | None) -> datetime | None:
-    """Since when an entry of a shared object is as it is; None for one that is not there, and for what nobody reads late."""
+    """Since when an entry of a shared object is as it is; None for one that is not there, and for what nobody reads late.
+
+    Where every edit counts for every entry, since when all of them are.
+    """
     if present is None or not is_entry(body) or not is_there(body, present):
         return None
-    return _time(_stamps(present).get(body["key"], {}).get("written"))
+    stamps = _stamps(present)
+    if not body["document"].reruns:
+        return _time(stamps.get(body["key"], {}).get("written"))
+    return max((t for stamp in stamps.values() if (t := _time(stamp.get("written"))) is not None), default=None)
+
+
+def waits_for_rest(body: Object, present: Object | None) -> bool:
+    """Whether to write the config object would be an edit that has to wait until no node is being changed."""
+    return is_entry(body) and body["document"].reruns and not is_there(body, present)
 
 
 def _time(text: str | None) -> datetime | None:

@@ -128,7 +128,7 @@ def _unmatched(gpu: Gpu) -> Problem:
 
 def _problems(gpu: Gpu, layout: Layout, at: str) -> Iterator[Problem]:
     """What is wrong before the GPU is cut."""
-    if layout.type in (LayoutType.PROFILES, LayoutType.KEEP):
+    if layout.type in (LayoutType.PROFILES, LayoutType.MODE, LayoutType.KEEP):
         yield Problem(
             reason="LayoutTypeUnsupported",
             at=f"{at}.type",

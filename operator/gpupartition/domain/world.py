@@ -33,6 +33,9 @@ class Limits:
     applying: timedelta = timedelta(seconds=600)
     applying_mig: timedelta = timedelta(seconds=2700)  # mig-manager waits up to 5 minutes for each of five clients
     applying_reboot: timedelta = timedelta(seconds=5400)
+    applying_dcm: timedelta = timedelta(
+        seconds=1200
+    )  # the kernel's driver takes up to 5 minutes to load, and a failure is tried again
     config_age: timedelta = timedelta(
         seconds=120
     )  # a kubelet brings a changed ConfigMap into its pods within some 90 s

@@ -23,7 +23,7 @@ from gpupartition.domain.effects import (
     PatchNode,
     RemoveTaint,
 )
-from gpupartition.domain.entries import is_there, last_used, used
+from gpupartition.domain.entries import is_there, last_used, used, waits_for_rest
 from gpupartition.domain.eviction import Occupant, next_to_go
 from gpupartition.domain.guards import forced, quiesced, step_used, to_go, unwanted
 from gpupartition.domain.quiesce import CORDONS, holds
@@ -107,7 +107,7 @@ def _configs(state: NodeStateStatus, _: World, subject: Subject) -> Sequence[Eff
     return tuple(
         EnsureConfig(kind=str(body["kind"]), body=body, present=present)
         for body, present in subject.configs
-        if not touched_since(body, present, named)
+        if not touched_since(body, present, named) and not waits_for_rest(body, present)
     )
 
 

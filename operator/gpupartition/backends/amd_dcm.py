@@ -1,0 +1,229 @@
+"""AMD's modes: Device Config Manager sets those of a node as a label tells it, and AMD's DRA driver publishes what it finds at its start.
+
+A layout's config is a profile `gpp-<fingerprint>` of the manager's config file, in a ConfigMap that the operator owns; the label
+`dcm.amd.com/gpu-config-profile` assigns it. It answers by a second label, which stands until the next answer, and is never taken for the truth:
+what counts is what is published. A failure is not its last word: it tries again each minute, for half an hour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal
+
+from gpupartition.api.v1alpha1 import AmdDcmSpec, Assigned, DaemonSetRef, DriverSpec, PolicySpec
+from gpupartition.backends.amd_gpus import Cuts, Gpus, cuts_now, disturbed, expected, gpus_on, published
+from gpupartition.backends.amd_limits import cuts_for, installation_problems, no_inventory, node_problems
+from gpupartition.backends.dcm import PREFIX, document, key_of, modes_of, profile, whole_fingerprint
+from gpupartition.backends.plugin_pods import plugin_pod, why_not_ready
+from gpupartition.domain import fingerprint
+from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused
+from gpupartition.domain.effects import Effect, PatchNode
+from gpupartition.domain.entries import Document, Unreadable
+from gpupartition.domain.others import writer
+from gpupartition.domain.pool import Pool
+from gpupartition.names import STEP
+from gpupartition.tables import amd
+
+DRIVER_NAME: Final = "gpu.amd.com"
+PROFILE: Final = "dcm.amd.com/gpu-config-profile"
+STATE: Final = "dcm.amd.com/gpu-config-profile-state"
+SUCCESS: Final = "success"
+FAILURE: Final = "failure"
+
+
+class AmdDcm:
+    """Backend of the driver type AmdDcm."""
+
+    label = PROFILE
+
+    def pool_name(self, driver: DriverSpec, node: str) -> str:  # noqa: ARG002
+        """The node's name."""
+        return node
+
+    def driver_name(self, driver: DriverSpec, cluster: Cluster) -> str:  # noqa: ARG002
+        """It is fixed."""
+        return DRIVER_NAME
+
+    def namespaces(self, driver: DriverSpec) -> Sequence[str]:
+        """Where Device Config Manager is, and where the DRA driver is."""
+        spec = _spec(driver)
+        return tuple(dict.fromkeys((spec.config_manager.namespace, spec.plugin.namespace)))
+
+    def documents(self, driver: DriverSpec) -> Sequence[Document]:
+        """The manager's config file."""
+        return (_document(_spec(driver)),)
+
+    def config_maps(self, driver: DriverSpec) -> Sequence[tuple[str, str]]:
+        """The config file."""
+        spec = _spec(driver)
+        return ((spec.config_manager.namespace, spec.config),)
+
+    def applying(self, driver: DriverSpec) -> Literal["applying_dcm"]:  # noqa: ARG002
+        """As long as it takes to load the kernel's driver anew, and to try a few times."""
+        return "applying_dcm"
+
+    def preflight(self, driver: DriverSpec, cluster: Cluster) -> Sequence[Problem]:
+        """Whether the manager and the DRA driver are there, wired to each other by what we write, and alone."""
+        return list(installation_problems(_spec(driver), cluster))
+
+    def depends(self, driver: DriverSpec, node: Object, look: Callable[[], NodeFacts]) -> tuple[Any, ...]:  # noqa: ARG002
+        """Its GPUs, their modes, and who else cuts or offers them."""
+        facts = look()
+        gpus = _gpus(facts)
+        problems = tuple(node_problems(node, facts.pool(facts.name)))
+        return gpus, _cuts(facts, gpus), problems, "" if gpus else facts.name
+
+    def compile(self, driver: DriverSpec, policy: PolicySpec, facts: NodeFacts, cluster: Cluster) -> Config:  # noqa: ARG002
+        """A profile that gives the node's GPUs the modes of the first layout that matches each. Raises Refused."""
+        gpus, problems = _gpus(facts), list(node_problems(facts.node, facts.pool(facts.name)))
+        if not gpus and not problems:
+            problems.append(no_inventory(facts.node))
+        if problems:
+            raise Refused(*problems)
+        return _config(driver, gpus, cuts_for(policy.layouts, gpus, _cuts(facts, gpus), amd.builtin()))
+
+    def way_back(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Config:
+        """The assignment that the node has, or a profile for what it publishes, where that assignment means something else."""
+        seen, gpus = published(facts.pool(facts.name)), _gpus(facts)
+        cuts = cuts_now(gpus, seen)
+        if not seen.usable or not any(cuts):
+            raise Refused(
+                _no_way_back(facts.name, seen.problem or "none of its devices says in which modes its GPU is")
+            )
+        value, content = _label(facts.node, PROFILE), self._assigned(driver, facts, cluster)
+        modes = modes_of(content, len(gpus)) if content is not None else None
+        if value is not None and modes is not None:
+            kept = tuple(cut if mode is not None else None for cut, mode in zip(cuts, modes, strict=True))
+            if [cut.mode if cut is not None else None for cut in kept] == list(modes):
+                objects = (_document(_spec(driver)).entry(value, content),) if value.startswith(PREFIX) else ()
+                return Config(
+                    fingerprint=fingerprint.short(whole_fingerprint(content)),
+                    assignment=value,
+                    pool=expected(gpus, kept),
+                    objects=objects,
+                )
+        odd = next((cut.mode.told for cut in cuts if cut is not None and not cut.mode.settable), "")
+        if odd:
+            raise Refused(_no_way_back(facts.name, f"Device Config Manager does not know {odd}, in which some GPU is"))
+        return _config(driver, gpus, cuts)
+
+    def observe(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Observation:
+        """Ready when the manager has done what the label says and the DRA driver's pod is Ready and alone."""
+        spec = _spec(driver)
+        value, state = _label(facts.node, PROFILE), _label(facts.node, STATE)
+        plugin = DaemonSetRef.model_construct(namespace=spec.plugin.namespace, name=spec.plugin.name)
+        done = state == SUCCESS or (value is None and state is None)
+        complaint = why_not_ready(plugin, facts, None, cluster) if done else _complaint(state)
+        return Observation(
+            assignment=value,
+            step=str(facts.node["metadata"].get("annotations", {}).get(STEP, "")),
+            running=self._running(driver, facts, cluster) if state != FAILURE else "",
+            ready=not complaint,
+            complaint=complaint,
+            pool=published(facts.pool(facts.name)),
+            plugin=plugin_pod(plugin, facts, None),
+            writer=writer(facts.node, PROFILE),
+            acknowledged=done,
+            restarts=True,
+        )
+
+    def disturbs(self, now: Pool, then: Pool) -> frozenset[str]:
+        """The GPUs whose modes change; the whole node where its memory mode does, or where GPUs are to differ."""
+        return disturbed(now, then)
+
+    def assign(self, driver: DriverSpec, facts: NodeFacts, to: Assigned, step: str, generation: int) -> Effect | None:  # noqa: ARG002
+        """Label and step in one patch, which takes the old answer away too. The same value is taken away first: only a change is noticed."""
+        if facts.node["metadata"].get("annotations", {}).get(STEP, "") == step:
+            return None
+        if to.assignment is not None and _label(facts.node, PROFILE) == to.assignment:
+            return _patch(facts.node, {PROFILE: None, STATE: None})
+        return _patch(facts.node, {PROFILE: to.assignment, STATE: None}, step)
+
+    def cancel(self, driver: DriverSpec, facts: NodeFacts, step: str) -> Effect | None:  # noqa: ARG002
+        """The step alone: an `assign` of it that comes late finds another resourceVersion."""
+        used = facts.node["metadata"].get("annotations", {}).get(STEP, "") == step
+        return None if used else _patch(facts.node, {}, step)
+
+    def repair(self, driver: DriverSpec, facts: NodeFacts, current: Assigned, generation: int) -> Effect | None:  # noqa: ARG002
+        """Nothing: the driver publishes its slices itself."""
+        return None
+
+    def _running(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> str:
+        content, value = self._assigned(driver, facts, cluster), _label(facts.node, PROFILE) or ""
+        if content is None:  # it is about to be put back, or is not seen yet
+            return value.removeprefix(PREFIX) if value.startswith(PREFIX) else ""
+        return fingerprint.short(whole_fingerprint(content))
+
+    def _assigned(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Any:
+        """The profile that the node's label names; None where there is none of that name."""
+        value, file = _label(facts.node, PROFILE), _document(_spec(driver))
+        try:
+            profiles = file.read(cluster.config_map(file.namespace, file.name))
+        except Unreadable:
+            return None
+        return profiles.get(value) if value is not None else None
+
+
+def _spec(driver: DriverSpec) -> AmdDcmSpec:
+    if driver.amd_dcm is None:
+        raise AssertionError(f"driver of type {driver.type} has no spec.amdDcm: {driver}")
+    return driver.amd_dcm
+
+
+def _document(spec: AmdDcmSpec) -> Document:
+    return document(spec.config_manager.namespace, spec.config)
+
+
+def _gpus(facts: NodeFacts) -> Gpus:
+    return gpus_on(facts.pool(facts.name), facts.known)
+
+
+def _cuts(facts: NodeFacts, gpus: Gpus) -> Cuts:
+    return cuts_now(gpus, published(facts.pool(facts.name)), facts.known)
+
+
+def _config(driver: DriverSpec, gpus: Gpus, cuts: Cuts) -> Config:
+    content = profile(cuts)
+    key = key_of(content)
+    return Config(
+        fingerprint=key.removeprefix(PREFIX),
+        assignment=key,
+        pool=expected(gpus, cuts),
+        objects=(_document(_spec(driver)).entry(key, content),),
+    )
+
+
+def _no_way_back(node: str, why: str) -> Problem:
+    return Problem(
+        reason="NoWayBack",
+        at=f"node {node}",
+        why=f"it cannot be told how to bring its GPUs back: {why}",
+        fix="see what its DRA driver publishes, or annotate the node with gpupartition.dev/accept-no-rollback",
+    )
+
+
+def _label(node: Object, name: str) -> str | None:
+    value: str | None = node["metadata"].get("labels", {}).get(name)
+    return value
+
+
+def _complaint(state: str | None) -> str:
+    """What the manager's answer means; its reasons stand in events of its pod."""
+    if state is None:
+        return "Device Config Manager has not answered yet"
+    if state == FAILURE:
+        return (
+            f"Device Config Manager failed ({STATE}: {FAILURE}), perhaps on some GPUs only; the events of its pod say why, such as a program "
+            "that keeps a GPU open, and it tries again each minute"
+        )
+    return f"Device Config Manager is at work ({STATE}: {state})"
+
+
+def _patch(node: Object, labels: dict[str, str | None], step: str | None = None) -> PatchNode:
+    meta = node["metadata"]
+    return PatchNode(
+        node=meta["name"],
+        resource_version=meta["resourceVersion"],
+        labels=labels,
+        annotations={STEP: step} if step is not None else {},
+    )

@@ -1,0 +1,165 @@
+"""The GPUs of a node under AMD's DRA driver: read from what it publishes, and what it was known to publish.
+
+Its devices are named after minor numbers, which shift with each change: a GPU is known by where it is plugged in. By its attribute
+partitionProfile a device says in which modes its GPU is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from gpupartition.domain.amd_modes import Mode
+from gpupartition.domain.pool import Device, Pool
+
+FIXED: Final = "fixed"  # the kind of a device whose GPU is in no mode that it could leave
+_OTHER: Final = "other"
+_BUS: Final = "resource.kubernetes.io/pciBusID"
+_BUSES: Final = (_BUS, "pciAddr", "parentPciAddr")  # releases before 1.0 have the others
+_AUTO: Final = re.compile(r"^gpu-\d+-[a-z]px-nps\d$")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AmdGpu:
+    """One GPU: where it is plugged in, and its product."""
+
+    bus: str
+    product: str
+
+
+Gpus = tuple[AmdGpu, ...]
+"""In the order of their PCI addresses, by which they are numbered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How one GPU is cut: the modes, and how many partitions that makes."""
+
+    mode: Mode
+    partitions: int
+
+
+Cuts = tuple[Cut | None, ...]
+"""One for each GPU; None: it is left as it is."""
+
+
+# ------------------------------------------------------------------------------------------------------------- what is published
+
+
+def published(pool: Pool) -> Pool:
+    """The pool as this driver is compared: devices of GPUs, by modes. Names, numbers and sizes are left out: they shift, or are rounded."""
+    return Pool(devices=tuple(map(_device, pool.devices)), generation=pool.generation, problem=pool.problem)
+
+
+def _device(device: Device) -> Device:
+    bus, profile = _bus(device), _text(device, "partitionProfile").lower()
+    kind = (profile or FIXED) if bus else _OTHER
+    return Device(
+        name=device.name,
+        shared=device.shared,
+        attributes=_attributes(AmdGpu(bus, _text(device, "productName")), profile),
+        gpu=bus or device.name,
+        kind=kind,
+    )
+
+
+def _bus(device: Device) -> str:
+    return next((found for name in _BUSES if (found := _text(device, name))), "")
+
+
+def _text(device: Device, name: str) -> str:
+    value: Mapping[str, Any] = device.attributes.get(name) or device.attributes.get(f"gpu.amd.com/{name}") or {}
+    return str(value.get("string", ""))
+
+
+def _attributes(gpu: AmdGpu, profile: str) -> dict[str, Any]:
+    told = {"productName": gpu.product, "partitionProfile": profile, _BUS: gpu.bus}
+    return {key: {"string": text} for key, text in told.items() if text}
+
+
+def automatic(pool: Pool) -> str:
+    """A device that the driver publishes for each mode that a GPU could be in, to cut the GPU itself when it is claimed; "" without one."""
+    found = (d.name for d in pool.devices if _AUTO.match(d.name) or (d.shared and _text(d, "computePartition")))
+    return min(found, default="")
+
+
+def gpus_on(*pools: Pool) -> Gpus:
+    """The GPUs of these pools, the first that names one being right about its product."""
+    found: dict[str, AmdGpu] = {}
+    for pool in pools:
+        kept = [Device(name=name, attributes=attributes) for name, attributes in pool.kept.items()]
+        for device in (*pool.devices, *kept):
+            if bus := _bus(device):
+                found.setdefault(bus, AmdGpu(bus, _text(device, "productName")))
+    return tuple(sorted(found.values()))
+
+
+def cuts_now(gpus: Gpus, *pools: Pool) -> Cuts:
+    """How these GPUs are cut by the first pool that says so; None for one of which none does, and for one that cannot be cut."""
+    found: dict[str, Cut | None] = {}
+    for pool in pools:
+        for bus, kinds in _kinds(pool).items():
+            found.setdefault(bus, _cut(kinds))
+        for bus, attributes in pool.kept.items():
+            mode = Mode.read(_text(Device(name=bus, attributes=attributes), "partitionProfile"))
+            found.setdefault(bus, Cut(mode, 0) if mode is not None else None)
+    return tuple(found.get(gpu.bus) for gpu in gpus)
+
+
+def _cut(kinds: Sequence[str]) -> Cut | None:
+    mode = Mode.read(kinds[0])
+    return Cut(mode, len(kinds)) if mode is not None and len(set(kinds)) == 1 else None
+
+
+def _kinds(pool: Pool) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for device in pool.devices:
+        found.setdefault(device.gpu, []).append(device.kind)
+    return {gpu: sorted(kinds) for gpu, kinds in found.items()}
+
+
+# ------------------------------------------------------------------------------------------------------------- what is expected
+
+
+@lru_cache(maxsize=1024)
+def expected(gpus: Gpus, cuts: Cuts) -> Pool:
+    """What will be published once these GPUs are cut so; names are made up, and do not count."""
+    devices: list[Device] = []
+    kept: dict[str, Any] = {}
+    for gpu, cut in zip(gpus, cuts, strict=True):
+        if cut is None:
+            kept[gpu.bus] = _attributes(gpu, "")
+        else:
+            devices += _partitions(gpu, cut)
+    return Pool(devices=tuple(devices), kept=kept)
+
+
+def _partitions(gpu: AmdGpu, cut: Cut) -> Iterator[Device]:
+    profile = cut.mode.name
+    for number in range(cut.partitions):
+        name = f"{re.sub('[^0-9a-z]', '-', gpu.bus.lower())}-{profile.replace('_', '-')}-{number}"
+        yield Device(name=name, attributes=_attributes(gpu, profile), gpu=gpu.bus, kind=profile)
+
+
+def disturbed(now: Pool, then: Pool) -> frozenset[str]:
+    """Present devices that a change takes away from whoever holds them.
+
+    Those of the GPUs that change, where all are to be alike. All of the node, where its memory mode changes, because the kernel's driver is
+    loaded anew; and where GPUs are to differ, because they are told by numbers, and AMD's library may count them in another order.
+    """
+    before, after = _kinds(now), _kinds(then)
+    changed = {g for g in before.keys() | after.keys() if g not in then.kept and before.get(g) != after.get(g)}
+    if not changed:
+        return frozenset()
+    wanted = {kind for kinds in after.values() for kind in kinds}
+    if then.kept or len(wanted) > 1 or _memory(before) - _memory(after):
+        return frozenset(d.name for d in now.devices)
+    return frozenset(d.name for d in now.devices if d.gpu in changed)
+
+
+def _memory(kinds: Mapping[str, Sequence[str]]) -> set[str]:
+    modes = (Mode.read(kind) for each in kinds.values() for kind in each)
+    return {mode.memory for mode in modes if mode is not None}

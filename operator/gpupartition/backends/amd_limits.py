@@ -1,0 +1,221 @@
+"""What Device Config Manager and AMD's DRA driver cannot do together: how they have to be installed, and why a layout cannot be on a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Final
+
+from gpupartition.api.v1alpha1 import AmdDcmSpec, Layout, LayoutType, Match, SharingMode
+from gpupartition.backends.amd_gpus import AmdGpu, Cut, Cuts, Gpus, automatic
+from gpupartition.backends.dcm import document, services
+from gpupartition.backends.installed import config_problems, containers, mounts
+from gpupartition.domain.amd_modes import WHOLE, AmdModel, Mode, known_mode, model_of
+from gpupartition.domain.backend import Cluster, Object, Problem, Refused, Turn
+from gpupartition.domain.mig import comparable
+from gpupartition.domain.pool import Pool
+
+_AUTO: Final = "AutoPartition=true"
+
+
+# ----------------------------------------------------------------------------------------------------------------- installation
+
+
+def installation_problems(spec: AmdDcmSpec, cluster: Cluster) -> Iterator[Problem]:
+    """What is wrong with the installation, each with what to write where."""
+    manager = cluster.daemon_set(spec.config_manager.namespace, spec.config_manager.name)
+    plugin = cluster.daemon_set(spec.plugin.namespace, spec.plugin.name)
+    if manager is None:
+        yield Problem(
+            reason="ConfigManagerMissing",
+            at="spec.amdDcm.configManager",
+            why=f"there is no DaemonSet {spec.config_manager.name} in namespace {spec.config_manager.namespace}",
+            fix="write configManager: {enable: true} in the DeviceConfig of AMD's GPU operator, or name its DaemonSet",
+        )
+    elif not mounts(manager, spec.config):
+        yield Problem(
+            reason="ConfigNotWired",
+            at=f"DaemonSet {spec.config_manager.namespace}/{spec.config_manager.name}",
+            why=f"it does not mount ConfigMap {spec.config}, into which layouts are written",
+            fix=f"write configManager: {{config: {{name: {spec.config}}}}} in the DeviceConfig",
+        )
+    if plugin is None:
+        yield Problem(
+            reason="PluginMissing",
+            at="spec.amdDcm.plugin",
+            why=f"there is no DaemonSet {spec.plugin.name} in namespace {spec.plugin.namespace}",
+            fix="write draDriver: {enable: true} in the DeviceConfig of AMD's GPU operator, or name its DaemonSet",
+        )
+    elif _is_automatic(plugin):
+        yield _two_owners(
+            f"DaemonSet {spec.plugin.namespace}/{spec.plugin.name}",
+            "its feature gate AutoPartition is on",
+            Turn.CLUSTER,
+        )
+    file = document(spec.config_manager.namespace, spec.config)
+    yield from config_problems(file, cluster)
+    names = services(cluster.config_map(file.namespace, file.name))
+    if names:
+        yield Problem(
+            reason="StopsServices",
+            at=f"ConfigMap {file.namespace}/{file.name}",
+            why=f"its gpuClientSystemdServices has {names[0]}, which Device Config Manager would stop on every node at each edit",
+            fix="leave gpuClientSystemdServices out, and keep services that use GPUs off these nodes",
+        )
+
+
+def _is_automatic(plugin: Object) -> bool:
+    told = [str(e.get("value", "")) for c in containers(plugin) for e in c.get("env", ())]
+    told += [word for c in containers(plugin) for word in (*c.get("command", ()), *c.get("args", ()))]
+    return any(_AUTO in text.replace(" ", "") for text in told)
+
+
+def _two_owners(at: str, why: str, turn: Turn) -> Problem:
+    return Problem(
+        reason="TwoOwners",
+        at=at,
+        why=f"{why}, so the DRA driver cuts GPUs itself when they are claimed, and Device Config Manager would cut them too",
+        fix="drain the nodes and switch AutoPartition off, or leave these nodes to it",
+        turn=turn,
+    )
+
+
+def node_problems(node: Object, pool: Pool) -> Iterator[Problem]:
+    """Whether somebody else cuts the node's GPUs, or offers them."""
+    name = node["metadata"]["name"]
+    device = automatic(pool)
+    if device:
+        yield _two_owners(f"node {name}", f"it publishes {device}", Turn.CLUSTER)
+    offered = node.get("status", {}).get("allocatable", {})
+    names = sorted(n for n in offered if n.startswith("amd.com/") and str(offered[n]) != "0")
+    if names:
+        yield Problem(
+            reason="DevicePluginPresent",
+            at=f"node {name}",
+            why=f"a device plugin offers its GPUs as {names[0]}, so pods get them behind the back of the DRA driver",
+            fix="write devicePlugin: {enableDevicePlugin: false} in the DeviceConfig",
+            turn=Turn.CLUSTER,
+        )
+
+
+def no_inventory(node: Object) -> Problem:
+    """The refusal of a node of which nothing says which GPUs it has."""
+    return Problem(
+        reason="NoInventory",
+        at=f"node {node['metadata']['name']}",
+        why="it publishes no GPU",
+        fix="see why its DRA driver publishes nothing",
+        turn=Turn.CLUSTER,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------- layouts
+
+
+def cuts_for(layouts: Sequence[Layout], gpus: Gpus, now: Cuts, models: Sequence[AmdModel]) -> Cuts:
+    """How the policy cuts each of these GPUs, which are cut as `now` says. Raises Refused with everything that cannot be."""
+    problems = [p for place, layout in enumerate(layouts) for p in _type_problems(layout, f"spec.layouts[{place}]")]
+    problems += _memory_problems(layouts)
+    if problems:
+        raise Refused(*problems)
+    cuts: list[Cut | None] = []
+    refused: dict[tuple[str, int], Refused] = {}
+    for number, (gpu, has) in enumerate(zip(gpus, now, strict=True)):
+        place = next((n for n, layout in enumerate(layouts) if _matches(layout.match, gpu, number, models)), None)
+        mode = _mode(layouts[place]) if place is not None else None
+        cuts.append(None)
+        if place is None or mode is None:
+            continue
+        try:
+            cuts[number] = _cut(gpu, number, has, mode, models, f"spec.layouts[{place}]")
+        except Refused as problem:
+            refused.setdefault((gpu.product, place), problem)
+    problems = [p for each in refused.values() for p in each.problems]
+    if not problems and not any(cuts):
+        problems = [_nothing_cut()]
+    problems += _kept_problems(gpus, now, cuts)
+    if problems:
+        raise Refused(*problems)
+    return tuple(cuts)
+
+
+def _matches(match: Match, gpu: AmdGpu, number: int, models: Sequence[AmdModel]) -> bool:
+    model = model_of(gpu.product, models)
+    named = {comparable(gpu.product), comparable(model.name if model is not None else gpu.product)}
+    of_product = not match.products or bool(named & {comparable(p) for p in match.products})
+    return match.all or (of_product and (not match.indexes or number in match.indexes))
+
+
+def _mode(layout: Layout) -> Mode | None:
+    """What a layout says; None: to leave GPUs as they are."""
+    if layout.type is LayoutType.WHOLE:
+        return WHOLE
+    return Mode(layout.mode.compute, layout.mode.memory) if layout.mode is not None else None
+
+
+def _cut(gpu: AmdGpu, number: int, has: Cut | None, mode: Mode, models: Sequence[AmdModel], at: str) -> Cut:
+    whom = f"{at}: GPU {number} ({gpu.product})"
+    known = known_mode(gpu.product, mode, models, whom)
+    if has is None:
+        raise Refused(
+            Problem(
+                reason="NotPartitionable",
+                at=whom,
+                why="it publishes no partitionProfile, so its driver does not say that it has modes",
+                fix="leave it to a layout of type Keep, or update its driver",
+            )
+        )
+    return Cut(known.mode, known.partitions)
+
+
+def _type_problems(layout: Layout, at: str) -> Iterator[Problem]:
+    if layout.type not in (LayoutType.WHOLE, LayoutType.MODE, LayoutType.KEEP):
+        yield Problem(
+            reason="LayoutTypeUnsupported",
+            at=f"{at}.type",
+            why=f"AMD's GPUs cannot be cut as {layout.type}",
+            fix="use Mode (or Whole, or Keep), or a driver of type Publish",
+        )
+    if layout.sharing.mode is not SharingMode.EXCLUSIVE:
+        yield Problem(
+            reason="SharingUnsupported",
+            at=f"{at}.sharing.mode",
+            why="AMD's DRA driver gives a partition to one claim",
+            fix="leave sharing out",
+        )
+
+
+def _memory_problems(layouts: Sequence[Layout]) -> Iterator[Problem]:
+    """The memory mode is that of all GPUs of a node, so that two layouts of a policy never differ in it."""
+    said = [(n, layout, mode) for n, layout in enumerate(layouts) if (mode := _mode(layout)) is not None]
+    for (_, one, first), (place, other, then) in pairwise(said):
+        if first.memory != then.memory:
+            yield Problem(
+                reason="MemoryModesDiffer",
+                at=f"spec.layouts[{place}].mode.memory",
+                why=f"layout {one.name} has {first.memory} and layout {other.name} has {then.memory}, and a node has one memory mode",
+                fix="write the same in both, or make a policy for other nodes",
+            )
+
+
+def _kept_problems(gpus: Gpus, now: Cuts, cuts: Sequence[Cut | None]) -> Iterator[Problem]:
+    """A GPU that is left as it is would get the memory mode of the others all the same."""
+    wanted = next((cut.mode.memory for cut in cuts if cut is not None), None)
+    for number, (gpu, has, cut) in enumerate(zip(gpus, now, cuts, strict=True)):
+        if cut is None and has is not None and wanted is not None and has.mode.memory != wanted:
+            yield Problem(
+                reason="KeptMemoryMode",
+                at=f"GPU {number} ({gpu.product})",
+                why=f"it is to be left as it is ({has.mode.told}), and the others are to get {wanted}, which is a mode of the whole node",
+                fix=f"write {has.mode.memory} for the others, or a layout for this one",
+            )
+            return
+
+
+def _nothing_cut() -> Problem:
+    return Problem(
+        reason="NothingToCut",
+        at="spec.layouts",
+        why="every GPU of a node is left as it is",
+        fix="write a layout of another type for some of its GPUs, or select other nodes",
+    )

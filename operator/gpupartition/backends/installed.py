@@ -1,0 +1,45 @@
+"""What has to be true of an installation whose layouts are entries of one ConfigMap, whoever's it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpupartition.domain.backend import Cluster, Object, Problem
+from gpupartition.domain.entries import MAX_SIZE, Document, Unreadable
+
+
+def config_problems(document: Document, cluster: Cluster) -> Iterator[Problem]:
+    """Whether the ConfigMap can be read, if it is there, and has room."""
+    found = cluster.config_map(document.namespace, document.name)
+    at = f"ConfigMap {document.namespace}/{document.name}"
+    try:
+        document.read(found)
+    except Unreadable as unreadable:
+        why = f"its {document.file} {unreadable}"
+        yield Problem(reason="ConfigUnreadable", at=at, why=why, fix="correct it, or delete it")
+    size = sum(len(text) for text in (found or {}).get("data", {}).values())
+    size += sum(len(text) for text in (found or {}).get("metadata", {}).get("annotations", {}).values())
+    if size > MAX_SIZE:
+        yield Problem(
+            reason="ConfigFull",
+            at=at,
+            why=f"it has {size} bytes, and the API takes little more than {MAX_SIZE}",
+            fix="use fewer layouts at once, or delete policies that nobody needs",
+        )
+
+
+def mounts(daemon_set: Object, config_map: str) -> bool:
+    """Whether its pods see this ConfigMap of their namespace."""
+    volumes = daemon_set["spec"]["template"]["spec"].get("volumes", ())
+    return any(volume.get("configMap", {}).get("name") == config_map for volume in volumes)
+
+
+def env(daemon_set: Object, name: str) -> list[str]:
+    """Literal values of a variable in all its containers."""
+    return [str(e.get("value", "")) for c in containers(daemon_set) for e in c.get("env", ()) if e["name"] == name]
+
+
+def containers(daemon_set: Object) -> list[Object]:
+    """All its containers, those that only begin included."""
+    spec = daemon_set["spec"]["template"]["spec"]
+    return [*spec.get("initContainers", ()), *spec.get("containers", ())]

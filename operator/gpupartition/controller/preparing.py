@@ -1,0 +1,100 @@
+"""Config whose every edit makes a driver start over on all nodes: written before the first node is taken, never while one is changed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from gpupartition.api.v1alpha1 import NodeStateStatus
+from gpupartition.controller.intent import Intents
+from gpupartition.controller.scope import Scope
+from gpupartition.domain.backend import Refused
+from gpupartition.domain.entries import Document, Object, identity, waits_for_rest
+from gpupartition.domain.world import AT_REST
+from gpupartition.kube import CONFIG_MAPS, Client, Conflict, NotFound
+
+log = logging.getLogger(__name__)
+
+
+class Preparing:
+    """Writes the entries that a policy's nodes will want, and those that lead back."""
+
+    def __init__(self, client: Client, intents: Intents) -> None:
+        self._client = client
+        self._intents = intents
+
+    async def prepare(self, scope: Scope, nodes: Sequence[str], at_rest: bool) -> str:
+        """Have all that these nodes need be there; `at_rest`: no node of the driver is being changed. Returns why it has to wait, or ""."""
+        driver = scope.driver
+        documents = [d for d in driver.backend.documents(driver.spec) if d.reruns]
+        if not documents or not self._missing(scope, nodes, ()):
+            return ""
+        if not at_rest:
+            return (
+                f"a layout is not in ConfigMap {documents[0].namespace}/{documents[0].name} yet: each edit makes the driver start over on "
+                f"all nodes, so it waits until no node of driver {driver.name} is being changed"
+            )
+        missing = self._missing(scope, nodes, [name for name in scope.nodes if _waits(scope, name)])
+        for document in documents:
+            bodies = [body for body in missing if body["document"] == document]
+            if bodies and not await self._write(document, bodies):
+                return f"ConfigMap {document.namespace}/{document.name} has changed meanwhile"
+        return ""
+
+    def _missing(self, scope: Scope, nodes: Sequence[str], others: Sequence[str]) -> Sequence[Object]:
+        """Each entry once that is not there and that one of these nodes goes to, or may have to go back to."""
+        found: dict[tuple[str, str, str], Object] = {}
+        for name in (*nodes, *others):
+            for body in self._needed(scope, name):
+                if waits_for_rest(body, scope.driver.cluster.present(body)):
+                    found[identity(body)] = body
+        return list(found.values())
+
+    def _needed(self, scope: Scope, name: str) -> Iterator[Object]:
+        node, intent = scope.nodes.get(name), scope.intents.get(name)
+        if node is None or intent is None or intent.wanted is None:
+            return
+        yield from intent.wanted.objects
+        try:
+            facts = self._intents.facts(scope.driver, node, _state(scope, name))
+            yield from scope.driver.backend.way_back(scope.driver.spec, facts, scope.driver.cluster).objects
+        except Refused:
+            return  # such a node is not taken, or somebody has accepted it
+
+    async def _write(self, document: Document, bodies: Sequence[Object]) -> bool:
+        """All of them in one edit."""
+        try:
+            present = await self._client.get(CONFIG_MAPS, document.name, namespace=document.namespace)
+        except NotFound:
+            present = None
+        after, now = present, datetime.now(UTC)
+        for body in bodies:
+            after = document.with_entry(after, body["key"], body["content"], now)
+        if after is None:
+            return True
+        try:
+            await (
+                self._client.create(CONFIG_MAPS, after) if present is None else self._client.replace(CONFIG_MAPS, after)
+            )
+        except Conflict:
+            return False
+        keys = ", ".join(sorted(body["key"] for body in bodies))
+        log.info("wrote %s into ConfigMap %s/%s", keys, document.namespace, document.name)
+        return True
+
+
+def _waits(scope: Scope, name: str) -> bool:
+    """Whether a node is still to be changed."""
+    state, intent = _state(scope, name), scope.intents.get(name)
+    wanted = intent.wanted if intent is not None else None
+    return (
+        wanted is not None
+        and state.phase in AT_REST
+        and (state.current is None or state.current.fingerprint != wanted.fingerprint)
+    )
+
+
+def _state(scope: Scope, name: str) -> NodeStateStatus:
+    record = scope.records.get(name)
+    return record.state if record is not None else NodeStateStatus()
