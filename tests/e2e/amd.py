@@ -1,0 +1,122 @@
+"""AMD's software on a test's own nodes, as a platform team would install it for static partitions, and what is to be seen of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from testbed import nodes
+from testbed.drivers import machine
+from testbed.drivers.amd_gpus import read_spec
+from testbed.drivers.amd_slices import DRIVER
+from testbed.drivers.dcm import PROFILE, STATE
+from tests.e2e.harness import eventually
+from tests.e2e.vendor import Vendor, place
+
+from gpupartition.kube import CONFIG_MAPS, EVENTS, NODES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tests.e2e.harness import Cluster
+
+Object = dict[str, Any]
+
+MI300X: Final = "AMD_Instinct_MI300X_OAM"
+
+
+def entry(modes: str, count: int) -> Object:
+    """So many GPUs in these modes, such as CPX-NPS4."""
+    compute, memory = modes.split("-")
+    return {"computePartition": compute, "memoryPartition": memory, "numGPUsAssigned": count}
+
+
+def profile(*entries: Object, skipped: tuple[int, ...] = ()) -> Object:
+    """A profile of config.json."""
+    return {"profiles": list(entries), **({"skippedGPUs": {"ids": list(skipped)}} if skipped else {})}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Amd(Vendor):
+    """The Device Config Manager and the DRA driver."""
+
+    DRIVER = DRIVER
+    CONFIG = PROFILE
+    STATE = STATE
+
+    config_map: str = "config-manager-config"
+    config_manager: str = "default-device-config-manager"
+    plugin: str = "k8s-gpu-dra-driver-kubeletplugin"
+
+    async def nodes(self, *gpus: str, config: str | None = None) -> list[str]:
+        """Make a node for each of these, such as "8x AMD_Instinct_MI300X_OAM", and wait until its GPUs are announced."""
+        names = await self.cluster.nodes(len(gpus))
+        for name, spec in zip(names, gpus, strict=True):
+            product = {"amd.com/gpu.product-name": read_spec(spec)[0].product}
+            labels = {**nodes.AMD_LABELS, **product, PROFILE: config, "pool": self.cluster.name}
+            meta = {"annotations": {machine.SPEC: spec}, "labels": labels}
+            await self.cluster.client.patch(NODES, name, {"metadata": meta})
+        for name in names:
+            await eventually(partial(self.slices, name))
+            await eventually(partial(self._ready, name, self.config_manager))
+        return names
+
+    async def configure(self, **profiles: Object) -> None:
+        """Write config.json: these profiles and no other. `_` stands for `-` in their names."""
+        named = {name.replace("_", "-"): told for name, told in profiles.items()}
+        await self.write(json.dumps({"gpu-config-profiles": named}))
+
+    async def write(self, text: str) -> None:
+        """Write config.json as it is."""
+        body = {"data": {"config.json": text}}
+        await self.cluster.client.patch(CONFIG_MAPS, self.config_map, body, namespace=self.operator_namespace)
+
+    async def hardware(self, node: str) -> list[str]:
+        """The modes of each GPU, as CPX/NPS4, as they were told last; nothing when they were never changed."""
+        return [f"{gpu['compute']}/{gpu['memory']}" for gpu in await self.gpus(node)]
+
+    async def shows(self, node: str, *modes: str) -> None:
+        """Wait until the GPUs are in these modes."""
+
+        async def so() -> bool:
+            assert await self.hardware(node) == list(modes)
+            return True
+
+        await eventually(so)
+
+    async def announces(self, node: str, **counts: int) -> None:
+        """Wait until exactly so many devices of each partitionProfile are announced."""
+
+        async def so() -> bool:
+            profiles = [each["attributes"]["partitionProfile"]["string"] for each in await self.announced(node)]
+            assert {name: profiles.count(name) for name in profiles} == counts
+            return True
+
+        await eventually(so)
+
+    async def events(self, node: str) -> list[tuple[str, Object]]:
+        """What the Device Config Manager has told of a node, oldest first: reason and message."""
+        (pod,) = await self.pods(node, self.config_manager)
+        listing = await self.cluster.client.list(
+            EVENTS,
+            namespace=self.operator_namespace,
+            field_selector=f"involvedObject.name={pod['metadata']['name']},source=amd-device-config-manager",
+        )
+        told = sorted(listing.items, key=lambda item: int(item["metadata"]["resourceVersion"]))
+        return [(item["reason"], json.loads(item["message"])) for item in told]
+
+    async def _ready(self, node: str, name: str) -> bool:
+        return any(map(nodes.is_ready, await self.pods(node, name)))
+
+
+async def install(cluster: Cluster, env: Mapping[str, str] | None = None) -> Amd:
+    """Install AMD's software for this test alone, with `env` in the environment of both programs."""
+    made = Amd(
+        cluster=cluster,
+        operator_namespace=await cluster.namespace("kube-amd-gpu"),
+        driver_namespace=await cluster.namespace("k8s-gpu-dra-driver"),
+    )
+    await place(cluster, nodes.amd(), dict.fromkeys((made.config_manager, made.plugin), env or {}))
+    return made
