@@ -12,7 +12,7 @@ from testbed.drivers.nvidia_clients import PAUSED
 from tests.e2e.harness import eventually
 from tests.e2e.nvidia import A100, H100, Nvidia, every, install, only
 
-from gpupartition.kube import NODES, PODS
+from gpupartition.kube import DAEMON_SETS, NODES, PODS
 
 if TYPE_CHECKING:
     from tests.e2e.harness import Cluster
@@ -322,6 +322,58 @@ async def test_slices_can_come_late_and_show_whole_gpus_that_are_not_there(nvidi
     await nvidia.restart(node, nvidia.plugin)
     assert await nvidia.devices(node) == ["gpu-0"]
     await nvidia.announces(node, "gpu-0", *(name.replace("40gb", "39gb") for name in HALVES))
+
+
+async def test_the_state_can_come_long_after_the_change(nvidia: Nvidia) -> None:
+    (node,) = await nvidia.nodes(f"1x {H100}")
+    await nvidia.faults(node, "late-state=3,leaves-paused")
+    await nvidia.apply(node, "halves", ends="pending")
+
+    async def cut() -> bool:
+        return await nvidia.hardware(node) == [["3g.40gb@0", "3g.40gb@4"]]
+
+    await eventually(cut)
+    assert (await nvidia.labels(node))[STATE] == "pending"
+    await nvidia.becomes(node, "success")
+    assert await nvidia.clients(node) == {PAUSED}
+
+
+async def test_a_pod_that_does_not_go_in_time_wedges_mig_manager(cluster: Cluster) -> None:
+    nvidia = await install(cluster, {"TESTBED_POD_WAIT_SECONDS": "0.5"})
+    slow = {"spec": {"template": {"metadata": {"annotations": {"testbed.gpupartition.dev/terminates-after": "4s"}}}}}
+    await cluster.client.patch(DAEMON_SETS, EXPORTER, slow, namespace=nvidia.operator_namespace)
+    await nvidia.configure(halves=every({"3g.40gb": 2}))
+    (node,) = await nvidia.nodes(f"1x {H100}")
+    await eventually(lambda: nvidia.pods(node, EXPORTER))
+    await nvidia.apply(node, "halves", ends="pending")
+
+    async def without_exporter() -> bool:
+        return await nvidia.pods(node, EXPORTER) == []
+
+    await eventually(without_exporter)
+    assert (await nvidia.labels(node))[STATE] == "pending"
+    assert await nvidia.hardware(node) == []
+
+
+async def test_a_mig_manager_that_is_killed_at_work_leaves_it_to_its_successor(nvidia: Nvidia) -> None:
+    (node,) = await nvidia.nodes(f"1x {H100}")
+    await nvidia.faults(node, "slow-apply=300")
+    await nvidia.apply(node, "halves", ends="pending")
+    await nvidia.faults(node, None)
+    assert await nvidia.hardware(node) == []
+    await nvidia.restart(node, MANAGER)
+    await nvidia.becomes(node, "success")
+    assert await nvidia.hardware(node) == [["3g.40gb@0", "3g.40gb@4"]]
+    assert await nvidia.clients(node) == {"true"}
+
+
+async def test_without_a_file_mig_manager_knows_the_usual_names_and_no_others(cluster: Cluster) -> None:
+    nvidia = await install(cluster, {"CONFIG_FILE": ""})
+    await nvidia.configure(own=every({"7g.80gb": 1}))
+    (node,) = await nvidia.nodes(f"1x {H100}")
+    await nvidia.apply(node, "all-3g.40gb")
+    assert await nvidia.hardware(node) == [["3g.40gb@0", "3g.40gb@4"]]
+    await nvidia.apply(node, "own", ends="failed")
 
 
 # ── steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
