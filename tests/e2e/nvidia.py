@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -13,10 +12,10 @@ from testbed.drivers import machine
 from testbed.drivers.gpus import read_spec
 from testbed.drivers.mig_manager import CONFIG, STATE
 from testbed.drivers.nvidia_slices import DRIVER
-from testbed.faults import ANNOTATION
 from tests.e2e.harness import eventually
+from tests.e2e.vendor import Vendor, place
 
-from gpupartition.kube import CONFIG_MAPS, DAEMON_SETS, NAMESPACES, NODES, PODS, RESOURCE_SLICES
+from gpupartition.kube import CONFIG_MAPS, NODES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,14 +41,13 @@ def every(counts: Mapping[str, int]) -> list[Object]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nvidia:
-    """One test's install. Its nodes carry `pool: <name of the test>`."""
+class Nvidia(Vendor):
+    """mig-manager, dcgm-exporter and the DRA driver."""
 
-    cluster: Cluster
-    operator_namespace: str
-    """Of mig-manager, its ConfigMap and dcgm-exporter."""
-    driver_namespace: str
-    """Of the DRA driver."""
+    DRIVER = DRIVER
+    CONFIG = CONFIG
+    STATE = STATE
+
     config_map: str = "mig-parted-config"
     mig_manager: str = "nvidia-mig-manager"
     plugin: str = "dra-driver-nvidia-gpu-kubelet-plugin"
@@ -79,28 +77,6 @@ class Nvidia:
             CONFIG_MAPS, self.config_map, {"data": {"config.yaml": text}}, namespace=self.operator_namespace
         )
 
-    async def select(self, node: str, config: str | None) -> None:
-        """Flip the label; the old state goes in the same write."""
-        await self.cluster.client.patch(NODES, node, {"metadata": {"labels": {CONFIG: config, STATE: None}}})
-
-    async def apply(self, node: str, config: str, *, ends: str = "success") -> None:
-        """Flip the label, and wait until mig-manager has said how it went."""
-        await self.select(node, config)
-        await self.becomes(node, ends)
-
-    async def becomes(self, node: str, state: str | None) -> None:
-        """Wait until the state label is this."""
-
-        async def so() -> bool:
-            labels = await self.labels(node)
-            assert labels.get(STATE) == state, labels
-            return True
-
-        await eventually(so)
-
-    async def labels(self, node: str) -> dict[str, str]:
-        return dict((await self.cluster.client.get(NODES, node))["metadata"].get("labels") or {})
-
     async def clients(self, node: str) -> set[str]:
         """The values of the labels by which NVIDIA's own programs are paused; mig-manager's own is not one of them."""
         return {
@@ -109,23 +85,13 @@ class Nvidia:
             if key.startswith("nvidia.com/gpu.deploy.") and not key.endswith("mig-manager")
         }
 
-    async def faults(self, node: str, switches: str | None) -> None:
-        """Set the fault switches; None heals."""
-        await self.cluster.client.patch(NODES, node, {"metadata": {"annotations": {ANNOTATION: switches}}})
-
     async def hardware(self, node: str) -> list[list[str]]:
         """The instances of each GPU, as 3g.40gb@4, as they were told last."""
-        notes = (await self.cluster.client.get(NODES, node))["metadata"].get("annotations") or {}
-        return [gpu["instances"] for gpu in json.loads(notes.get(machine.STATE, '{"gpus": []}'))["gpus"]]
-
-    async def slices(self, node: str) -> list[Object]:
-        selector = f"spec.driver={DRIVER},spec.nodeName={node}"
-        listing = await self.cluster.client.list(RESOURCE_SLICES, field_selector=selector)
-        return sorted(listing.items, key=lambda item: str(item["metadata"]["name"]))
+        return [gpu["instances"] for gpu in await self.gpus(node)]
 
     async def devices(self, node: str) -> list[str]:
         """What is announced, by name."""
-        return [each["name"] for item in await self.slices(node) for each in item["spec"].get("devices", ())]
+        return [each["name"] for each in await self.announced(node)]
 
     async def announces(self, node: str, *names: str) -> None:
         """Wait until exactly these are announced."""
@@ -136,27 +102,6 @@ class Nvidia:
 
         await eventually(so)
 
-    async def pods(self, node: str, app: str) -> list[Object]:
-        """The pods of one of the DaemonSets on a node."""
-        namespace = self.driver_namespace if app == self.plugin else self.operator_namespace
-        listing = await self.cluster.client.list(PODS, namespace=namespace, field_selector=f"spec.nodeName={node}")
-        return [
-            pod
-            for pod in listing.items
-            if any(owner["name"] == app for owner in pod["metadata"].get("ownerReferences", ()))
-        ]
-
-    async def restart(self, node: str, app: str) -> None:
-        """Delete a pod of a DaemonSet, and wait until its successor is Ready."""
-        (old,) = await self.pods(node, app)
-        await self.cluster.client.delete(PODS, old["metadata"]["name"], namespace=old["metadata"]["namespace"])
-
-        async def replaced() -> bool:
-            uid = old["metadata"]["uid"]
-            return any(pod["metadata"]["uid"] != uid and nodes.is_ready(pod) for pod in await self.pods(node, app))
-
-        await eventually(replaced)
-
 
 async def install(cluster: Cluster, env: Mapping[str, str] | None = None) -> Nvidia:
     """Install NVIDIA's software for this test alone, with `env` in mig-manager's environment."""
@@ -165,15 +110,5 @@ async def install(cluster: Cluster, env: Mapping[str, str] | None = None) -> Nvi
         operator_namespace=await cluster.namespace("gpu-operator"),
         driver_namespace=await cluster.namespace("dra-driver-nvidia-gpu"),
     )
-    for kind, body in nodes.nvidia():
-        if kind is NAMESPACES:
-            continue
-        if kind.namespaced:
-            body["metadata"]["namespace"] = f"{cluster.name}-{body['metadata']['namespace']}"
-        if kind is DAEMON_SETS:
-            spec = body["spec"]["template"]["spec"]
-            spec["nodeSelector"] = {**spec.get("nodeSelector", {}), "pool": cluster.name}
-            if body["metadata"]["name"] == made.mig_manager:
-                nodes.set_env(body, **(env or {}))
-        await cluster.create(kind, body)
+    await place(cluster, nodes.nvidia(), {made.mig_manager: env or {}})
     return made
