@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,3 +128,19 @@ def test_a_table_that_contradicts_itself_is_refused(change: dict[str, Any], says
     table["gpus"][0] |= change
     with pytest.raises(ValueError, match=says):
         amd.parse(json.dumps(table))
+
+
+def test_the_page_shows_the_modes_that_can_be_set_as_the_table_has_them() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "amd.md").read_text(encoding="utf-8")
+    shown: dict[str, list[str]] = {}
+    for line in page.splitlines():
+        if line.startswith("| MI"):
+            models, *modes = (cell.strip() for cell in line.strip("|").split("|"))
+            shown |= dict.fromkeys(models.split(", "), modes)
+    assert shown == {
+        model.name: [
+            ", ".join(known.mode.told for known in model.modes if known.trust is trust and known.mode.settable)
+            for trust in (Trust.VALIDATED, Trust.ALLOWED)
+        ]
+        for model in MODELS
+    }
