@@ -128,11 +128,11 @@ def set_compute(gpus: Gpus, index: int, mode: str, users: Users) -> Gpus:
     return _with(gpus, index, _numbered(replace(gpu, compute=mode), gpu.minors[:1], taken))
 
 
-def set_memory(gpus: Gpus, mode: str, users: Users) -> Gpus:
-    """Change the memory mode of all GPUs, which loads the driver anew: every one must be idle. Raises AmdSmiError."""
+def set_memory(gpus: Gpus, mode: str, users: Iterable[Collection[str]]) -> Gpus:
+    """Change the memory mode of all GPUs, which loads the driver anew: nobody may use any. Raises AmdSmiError."""
     if any(mode not in gpu.model.memory_modes for gpu in gpus):
         raise AmdSmiError(NOT_SUPPORTED)
-    if any(users.values()):
+    if any(users):
         raise AmdSmiError(BUSY)
     return load(tuple(replace(gpu, memory=mode) for gpu in gpus))
 

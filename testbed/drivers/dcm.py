@@ -44,6 +44,8 @@ LABEL: Final = "app.kubernetes.io/name=device-config-manager"
 
 PROFILE: Final = "dcm.amd.com/gpu-config-profile"
 STATE: Final = "dcm.amd.com/gpu-config-profile-state"
+WATCHERS: Final = "app.kubernetes.io/name=metrics-exporter"
+"""Pods that have the driver open all the time."""
 FOLDER: Final = "/etc/config-manager/"
 FILE: Final = "config.json"
 FOREVER: Final = float("inf")
@@ -244,7 +246,7 @@ class ConfigManager(Daemon):
         self, wanted: list[tuple[int, dcm_profiles.Entry]], attempt: Attempt, on: Mapping[str, str]
     ) -> None:
         """Take the steps one by one: each takes its time, is there for all to see, and finds who uses the GPUs then. Raises RefusedError."""
-        attempt.users = await self._users(on)
+        await self._look_for_users(attempt, on)
         told = False
         for _ in dcm_profiles.apply(wanted, attempt, on):
             before = self._machine.amd.gpus
@@ -255,7 +257,7 @@ class ConfigManager(Daemon):
                 told = True
                 await self._say("failure", on)
             attempt.gpus = self._machine.amd.gpus
-            attempt.users = await self._users(on)
+            await self._look_for_users(attempt, on)
 
     def _end_in(self, panic: str) -> None:
         log.error("%s: %s", self.pod.node, panic)
@@ -263,11 +265,11 @@ class ConfigManager(Daemon):
         if self._process:
             self._process.cancel()
 
-    async def _users(self, on: Mapping[str, str]) -> dict[int, set[str]]:
+    async def _look_for_users(self, attempt: Attempt, on: Mapping[str, str]) -> None:
         users = await self._machine.amd_gpu_users()
         if "in-use" in on:
             users.setdefault(int(on["in-use"]), set()).add("a process that is no pod")
-        return users
+        attempt.users, attempt.watchers = users, await self._machine.running(WATCHERS)
 
     def _faults(self, profile: str) -> dict[str, str]:
         return faults.active(self._machine.faults, config=profile)

@@ -7,7 +7,7 @@ What could be done stays, and nothing is put back. A refusal that trying again c
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -162,10 +162,14 @@ def _invalid(why: str) -> RefusedError:
 
 @dataclass(slots=True, kw_only=True)
 class Attempt:
-    """The GPUs that it works on and who uses them, how it went for each GPU, and whether it had to do anything and could not."""
+    """The GPUs that it works on and who uses them, how it went for each GPU, and whether it had to do anything and could not.
+
+    `watchers` have the driver open without using a GPU: they are in the way of a memory mode alone.
+    """
 
     gpus: Gpus
     users: Users = field(default_factory=dict)
+    watchers: Collection[str] = ()
     told: list[Object] = field(default_factory=list)
     needed: bool = False
     failed: bool = False
@@ -208,7 +212,7 @@ def _set(kind: str, entry: Entry, attempt: Attempt, index: int, *, broken: bool)
                 f"Unsupported memory partition type {entry.memory} given in profile. "
                 f"List of supported memory partition types are [{' '.join(supported)}]",
             )
-        return amd_gpus.set_memory(attempt.gpus, entry.memory, attempt.users)
+        return amd_gpus.set_memory(attempt.gpus, entry.memory, [*attempt.users.values(), attempt.watchers])
     try:
         return amd_gpus.set_compute(attempt.gpus, index, entry.compute, attempt.users)
     except AmdSmiError as problem:

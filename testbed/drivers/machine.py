@@ -106,6 +106,18 @@ class Machine:
                 users.setdefault(index, set()).add(device)
         return users
 
+    async def running(self, label: str) -> list[str]:
+        """The names of running pods of the machine with this label. Asks until it is answered."""
+        names: list[str] = []
+
+        async def ask() -> None:
+            here = f"spec.nodeName={self.name},status.phase=Running"
+            pods = await self.client.list(PODS, field_selector=here, label_selector=label)
+            names[:] = [str(pod["metadata"]["name"]) for pod in pods.items]
+
+        await self.insist(ask)
+        return names
+
     async def _held(self, driver: str) -> list[str]:
         """The devices of a driver that running pods have. Asks until it is answered: the GPUs would know it without asking anybody."""
         held: list[str] = []

@@ -15,7 +15,7 @@ from testbed.drivers.dcm import PROFILE, STATE
 from tests.e2e.harness import eventually
 from tests.e2e.vendor import Vendor, place
 
-from gpupartition.kube import CONFIG_MAPS, EVENTS, NODES
+from gpupartition.kube import CONFIG_MAPS, DAEMON_SETS, EVENTS, NODES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,6 +49,7 @@ class Amd(Vendor):
     config_map: str = "config-manager-config"
     config_manager: str = "default-device-config-manager"
     plugin: str = "k8s-gpu-dra-driver-kubeletplugin"
+    exporter: str = "default-metrics-exporter"
 
     async def nodes(self, *gpus: str, config: str | None = None) -> list[str]:
         """Make a node for each of these, such as "8x AMD_Instinct_MI300X_OAM", and wait until its GPUs are announced."""
@@ -60,7 +61,7 @@ class Amd(Vendor):
             await self.cluster.client.patch(NODES, name, {"metadata": meta})
         for name in names:
             await eventually(partial(self.slices, name))
-            await eventually(partial(self._ready, name, self.config_manager))
+            await eventually(partial(self.is_ready, name, self.config_manager))
         return names
 
     async def configure(self, **profiles: Object) -> None:
@@ -107,8 +108,23 @@ class Amd(Vendor):
         told = sorted(listing.items, key=lambda item: int(item["metadata"]["resourceVersion"]))
         return [(item["reason"], json.loads(item["message"])) for item in told]
 
-    async def _ready(self, node: str, name: str) -> bool:
-        return any(map(nodes.is_ready, await self.pods(node, name)))
+    async def is_ready(self, node: str, app: str) -> bool:
+        """Whether a pod of the DaemonSet is Ready there."""
+        return any(map(nodes.is_ready, await self.pods(node, app)))
+
+    async def watch(self) -> None:
+        """Install the metrics exporter too, which has the driver open on every node."""
+        labels = {"app.kubernetes.io/name": "metrics-exporter"}
+        container = {"name": "metrics-exporter-container", "image": "docker.io/rocm/device-metrics-exporter:v1.3.1"}
+        pod = {"nodeSelector": {"pool": self.cluster.name}, "containers": [container]}
+        template = {"metadata": {"labels": labels}, "spec": pod}
+        body = {
+            "apiVersion": "apps/v1",
+            "kind": "DaemonSet",
+            "metadata": {"name": self.exporter, "namespace": self.operator_namespace},
+            "spec": {"selector": {"matchLabels": labels}, "template": template},
+        }
+        await self.cluster.create(DAEMON_SETS, body)
 
 
 async def install(cluster: Cluster, env: Mapping[str, str] | None = None) -> Amd:

@@ -133,6 +133,24 @@ async def test_a_memory_mode_needs_a_node_without_a_single_user(amd: Amd, cluste
     assert await amd.hardware(node) == ["DPX/NPS2"] * 2
 
 
+async def test_the_metrics_exporter_keeps_the_memory_mode_until_a_taint_sends_it_away(
+    amd: Amd, cluster: Cluster
+) -> None:
+    (node,) = await amd.nodes(TWO)
+    await amd.watch()
+    await eventually(lambda: amd.is_ready(node, amd.exporter))
+    await amd.apply(node, "eighths")
+    await amd.apply(node, "near", ends="failure")
+    assert await amd.hardware(node) == ["CPX/NPS1"] * 2
+    taint = {"key": "amd-dcm", "value": "up", "effect": "NoExecute"}
+    await cluster.client.patch(NODES, node, {"spec": {"taints": [taint]}})
+    await amd.becomes(node, "success")
+    assert await amd.hardware(node) == ["CPX/NPS4"] * 2
+    assert not await amd.pods(node, amd.plugin), "which does not tolerate it either"
+    await cluster.client.patch(NODES, node, {"spec": {"taints": None}})
+    await amd.announces(node, cpx_nps4=16)
+
+
 async def test_it_tries_for_a_while_and_then_says_nothing_more(cluster: Cluster) -> None:
     amd = await install(cluster, {"TESTBED_RETRY_SECONDS": "0.2", "TESTBED_GIVE_UP_SECONDS": "1"})
     await amd.configure(eighths=profile(entry("CPX-NPS1", 2)))

@@ -72,11 +72,11 @@ def test_numbers_that_are_given_back_are_given_to_others() -> None:
 
 def test_the_memory_mode_is_that_of_all_gpus_and_brings_its_compute_mode_along() -> None:
     gpus = set_compute(read_spec(f"2x {MI300X}"), 0, "CPX", {})
-    gpus = set_memory(gpus, "NPS4", {})
+    gpus = set_memory(gpus, "NPS4", ())
     assert modes(gpus) == ["CPX/NPS4"] * 2
     assert [gpu.minors for gpu in gpus] == [(0, *range(2, 9)), (1, *range(9, 16))]
-    assert modes(set_memory(gpus, "NPS2", {})) == ["DPX/NPS2"] * 2
-    assert modes(set_memory(gpus, "NPS1", {})) == ["SPX/NPS1"] * 2
+    assert modes(set_memory(gpus, "NPS2", ())) == ["DPX/NPS2"] * 2
+    assert modes(set_memory(gpus, "NPS1", ())) == ["SPX/NPS1"] * 2
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_compute_mode_that_does_not_go_with_gpu_or_memory_is_refused(
     product: str, memory: str, mode: str, status: int
 ) -> None:
     gpus = read_spec(f"1x {product}")
-    gpus = set_memory(gpus, memory, {}) if memory not in {"", "NPS1"} else gpus
+    gpus = set_memory(gpus, memory, ()) if memory not in {"", "NPS1"} else gpus
     with pytest.raises(AmdSmiError) as refusal:
         set_compute(gpus, 0, mode, {})
     assert refusal.value.status == status
@@ -105,7 +105,7 @@ def test_a_compute_mode_needs_its_gpu_idle_and_a_memory_mode_every_gpu() -> None
     with pytest.raises(AmdSmiError, match="Device busy"):
         set_compute(gpus, 1, "CPX", users)
     with pytest.raises(AmdSmiError, match="Device busy"):
-        set_memory(gpus, "NPS4", users)
+        set_memory(gpus, "NPS4", users.values())
 
 
 def test_a_memory_mode_that_one_gpu_does_not_have_is_refused() -> None:
@@ -114,7 +114,7 @@ def test_a_memory_mode_that_one_gpu_does_not_have_is_refused() -> None:
 
 
 def test_a_reboot_keeps_the_memory_mode_and_the_compute_mode_follows_it() -> None:
-    quarters = set_compute(set_memory(read_spec(f"1x {MI300X}"), "NPS4", {}), 0, "QPX", {})
+    quarters = set_compute(set_memory(read_spec(f"1x {MI300X}"), "NPS4", ()), 0, "QPX", {})
     assert modes(load(quarters)) == ["CPX/NPS4"]
     assert modes(load(set_compute(read_spec(f"1x {MI300X}"), 0, "CPX", {}))) == ["SPX/NPS1"]
 
@@ -202,6 +202,13 @@ def test_a_gpu_in_use_does_not_stop_the_others_from_being_cut() -> None:
 def test_a_memory_mode_that_is_refused_does_not_stop_the_compute_mode() -> None:
     attempt = run(profile(entry("CPX-NPS4", 2)), read_spec(f"2x {MI300X}"), {1: {"gpu-1-129"}})
     assert modes(attempt.gpus) == ["CPX/NPS1", "SPX/NPS1"]
+
+
+def test_who_has_only_the_driver_open_is_in_the_way_of_a_memory_mode_alone() -> None:
+    for modes_, failed in (("CPX-NPS1", False), ("CPX-NPS4", True)):
+        attempt = Attempt(gpus=read_spec(f"1x {MI300X}"), watchers=("metrics-exporter",))
+        list(apply(assign(profile(entry(modes_, 1)), 1), attempt, {}))
+        assert attempt.failed is failed
 
 
 def test_a_broken_gpu_refuses_and_the_others_change() -> None:
