@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from tests.unit.test_amd_dcm import BACKEND, CPX, EIGHT, compiled, driver, facts, gpu, mode, node, policy, theirs
 
-from gpupartition.api.v1alpha1 import NodeStateStatus, Phase, PolicyStatus
+from gpupartition.api.v1alpha1 import Grant, NodeStateStatus, Phase, PolicyStatus
 from gpupartition.controller.intent import Driver, Intent, Intents, Policy
+from gpupartition.controller.ledger import moving
 from gpupartition.controller.preparing import Preparing
 from gpupartition.controller.records import Record
 from gpupartition.controller.scope import Scope
@@ -29,6 +32,10 @@ class Server:
         self.config_map = dict(config_map) if config_map is not None else None
         self.edits = 0
         self.meanwhile = False
+        self.records: list[dict[str, Any]] = []
+
+    async def list(self, _: Kind) -> SimpleNamespace:
+        return SimpleNamespace(items=self.records)
 
     async def get(self, _: Kind, __: str, *, namespace: str) -> dict[str, Any]:
         if self.config_map is None:
@@ -57,16 +64,15 @@ def scope(server: Server, *states: NodeStateStatus, wanted: Config = WANTED) -> 
     cluster = Cluster(config_maps=[server.config_map] if server.config_map is not None else [])
     names = [f"n{number}" for number in range(len(states))]
     spec = {"policyRef": {"name": "p", "uid": "p"}, "nodeUID": "u", "driver": "amd"}
-    records = [
-        Record.read(
-            {
-                "metadata": {"name": n, "uid": n, "resourceVersion": "1"},
-                "spec": spec,
-                "status": s.model_dump(by_alias=True),
-            }
-        )
+    server.records = [
+        {
+            "metadata": {"name": n, "uid": n, "resourceVersion": "1"},
+            "spec": spec,
+            "status": s.model_dump(by_alias=True),
+        }
         for n, s in zip(names, states, strict=True)
     ]
+    records = [Record.read(body) for body in server.records]
     return Scope(
         body={},
         policy=Policy(
@@ -83,14 +89,18 @@ def scope(server: Server, *states: NodeStateStatus, wanted: Config = WANTED) -> 
     )
 
 
-async def prepared(server: Server, about: Scope, *nodes: str, at_rest: bool = True) -> str:
+def preparing(server: Server) -> Preparing:
     def of_node(_: str, name: str) -> list[dict[str, Any]]:
         spec = facts(*(gpu(number) for number in range(8))).slices[0]["spec"]
         return [{"metadata": {"name": name}, "spec": spec | {"pool": spec["pool"] | {"name": name}}}]
 
     caches = SimpleNamespace(slices=SimpleNamespace(by=of_node))
     intents = Intents(cast("Any", caches), cast("Any", None))
-    return await Preparing(cast("Client", server), intents).prepare(about, nodes, at_rest)
+    return Preparing(cast("Client", server), intents)
+
+
+async def prepared(server: Server, about: Scope, *nodes: str, at_rest: bool = True) -> str:
+    return await preparing(server).prepare(about, nodes, at_rest)
 
 
 WAITS = NodeStateStatus()
@@ -134,6 +144,44 @@ async def test_a_node_that_has_lost_what_it_had_may_have_to_go_back_to_what_it_h
     server = Server()
     await prepared(server, scope(server, drifted), "n0")
     assert server.profiles == {WANTED.assignment, BACK.assignment}
+
+
+async def caught_up(server: Server, about: Scope) -> set[str]:
+    await preparing(server).catch_up(about)
+    return server.profiles
+
+
+@pytest.mark.parametrize("phase", [Phase.ADMITTED, Phase.QUIESCING, Phase.DRAINING])
+async def test_what_a_node_in_flight_is_to_have_instead_is_written_as_long_as_nobody_was_told(phase: Phase) -> None:
+    server = Server()
+    taken = NodeStateStatus(phase=phase)
+    assert WANTED.assignment in await caught_up(server, scope(server, taken, WAITS))
+
+
+@pytest.mark.parametrize("phase", [Phase.APPLYING, Phase.VERIFYING, Phase.ROLLING_BACK])
+async def test_it_waits_for_those_that_were_told(phase: Phase) -> None:
+    server = Server()
+    draining = NodeStateStatus(phase=Phase.DRAINING)
+    assert await caught_up(server, scope(server, draining, NodeStateStatus(phase=phase))) == set()
+
+
+async def test_for_nodes_that_wait_for_their_turn_nothing_is_caught_up() -> None:
+    server = Server()
+    assert await caught_up(server, scope(server, WAITS, NodeStateStatus(phase=Phase.FAILED))) == set()
+
+
+def test_a_node_that_failed_keeps_nobody_from_writing_and_one_that_moves_does() -> None:
+    server = Server()
+    failed, rests = NodeStateStatus(phase=Phase.FAILED), NodeStateStatus(phase=Phase.UP_TO_DATE)
+    moves = NodeStateStatus(phase=Phase.RELEASING)
+    records = scope(server, failed, rests, moves).records
+    grants = [
+        Grant(node=n, uid="u", policy="p", token=f"token-{n}", since=datetime(2026, 3, 1, tzinfo=UTC)) for n in records
+    ]
+    assert moving("amd", grants[:1], [records["n0"], records["n1"]]) == set()
+    assert moving("amd", [], records.values()) == {"n2"}
+    assert moving("amd", grants[1:2], [records["n1"]]) == {"n1"}, "a grant is taken before its record moves"
+    assert moving("other", [], records.values()) == set()
 
 
 async def test_an_edit_that_somebody_else_was_faster_with_is_tried_again_later() -> None:

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from gpupartition.api.v1alpha1 import DriftBrake, DriverStatus, Grant, OnFailure, Purpose
+from gpupartition.api.v1alpha1 import DriftBrake, DriverStatus, Grant, OnFailure, Phase, Purpose
 from gpupartition.controller.caches import Caches, condition
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, dump, new_record
 from gpupartition.controller.scope import Scope, Standings, is_ignored, ledger_of
@@ -119,8 +119,7 @@ class Ledger:
         mine = {n: r for n, r in live.items() if r.spec.policy_ref.uid == scope.policy.uid}
         admission = self.decide(scope, mine, ledger, live.values())
         if admission.nodes:
-            moving = any(r.spec.driver == scope.driver.name and r.state.phase not in AT_REST for r in live.values())
-            waits = await prepare(scope, admission.nodes, not ledger and not moving)
+            waits = await prepare(scope, admission.nodes, not moving(scope.driver.name, ledger, live.values()))
             admission = admission.until_written(waits) if waits else admission
         mine_in_ledger = [g for g in ledger if g.policy == scope.policy.name]
         await self._take_orphans(mine_in_ledger, live, driver=scope.driver.name, policy_uid=scope.policy.uid)
@@ -221,6 +220,13 @@ class Ledger:
         if node is None or is_ignored(node, self._absence):
             return moving and not record.state.recovering
         return moving or condition(node, "Ready") != "True" or bool(at_work(node))
+
+
+def moving(driver: str, ledger: Iterable[Grant], records: Iterable[Record]) -> set[str]:
+    """Nodes that are being changed, or are about to be. With one that failed nothing is done until somebody asks."""
+    phases = {r.name: r.state.phase for r in records if r.spec.driver == driver}
+    granted = {g.node for g in ledger if phases.get(g.node) is not Phase.FAILED}
+    return granted | {name for name, phase in phases.items() if phase not in AT_REST and phase is not Phase.FAILED}
 
 
 def _lost(scope: Scope, ledger: list[Grant], records: dict[str, Record]) -> list[Grant]:

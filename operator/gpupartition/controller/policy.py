@@ -91,6 +91,7 @@ class PolicyLoop:
         for record in scope.records.values():
             if _behind(scope, record):
                 self._on_node(record.name)
+        await self._preparing.catch_up(scope)
         admission = await self._ledger.admit(scope, self._pin, self._preparing.prepare)
         if policy.deleting and await self._finish(scope):
             return None

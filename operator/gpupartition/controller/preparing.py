@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Final
 
-from gpupartition.api.v1alpha1 import NodeStateStatus
+from gpupartition.api.v1alpha1 import NodeStateStatus, Phase
 from gpupartition.controller.intent import Intents
+from gpupartition.controller.records import NODE_STATES, Record
 from gpupartition.controller.scope import Scope
 from gpupartition.domain.backend import Refused
 from gpupartition.domain.entries import Document, Object, identity, waits_for_rest
@@ -15,6 +17,9 @@ from gpupartition.domain.world import AT_REST
 from gpupartition.kube import CONFIG_MAPS, Client, Conflict, NotFound
 
 log = logging.getLogger(__name__)
+
+_UNTOLD: Final = frozenset({Phase.ADMITTED, Phase.QUIESCING, Phase.DRAINING})
+_TOLD: Final = frozenset({Phase.APPLYING, Phase.VERIFYING, Phase.ROLLING_BACK})
 
 
 class Preparing:
@@ -36,11 +41,21 @@ class Preparing:
                 f"all nodes, so it waits until no node of driver {driver.name} is being changed"
             )
         missing = self._missing(scope, nodes, [name for name in scope.nodes if _waits(scope, name)])
-        for document in documents:
-            bodies = [body for body in missing if body["document"] == document]
-            if bodies and not await self._write(document, bodies):
-                return f"ConfigMap {document.namespace}/{document.name} has changed meanwhile"
+        if not await self._write(documents[0], missing):
+            return f"ConfigMap {documents[0].namespace}/{documents[0].name} has changed meanwhile"
         return ""
+
+    async def catch_up(self, scope: Scope) -> None:
+        """Write what nodes need that got another target after they were taken, once no node is between its assignment and its verification."""
+        driver = scope.driver
+        if not any(d.reruns for d in driver.backend.documents(driver.spec)):
+            return
+        missing = self._missing(scope, [n for n, r in scope.records.items() if r.state.phase in _UNTOLD], ())
+        if not missing:
+            return
+        live = [Record.read(b) for b in (await self._client.list(NODE_STATES)).items]
+        if not any(r.spec.driver == driver.name and r.state.phase in _TOLD for r in live):
+            await self._write(missing[0]["document"], missing)
 
     def _missing(self, scope: Scope, nodes: Sequence[str], others: Sequence[str]) -> Sequence[Object]:
         """Each entry once that is not there and that one of these nodes goes to, or may have to go back to."""
