@@ -175,11 +175,11 @@ CASES: Final[Mapping[tuple[Phase, str], Case]] = {
     (Phase.APPLYING, SEEN): (replaced(Phase.APPLYING), world(observed=failing(HALVES, agent="agent-2"))),
     (Phase.APPLYING, "the driver failed to take the new config"): (
         record(Phase.APPLYING),
-        world(observed=failing(HALVES)),
+        world(after=LIMITS.min_ready, observed=failing(HALVES)),
     ),
     (Phase.APPLYING, "the driver failed to take the new config" + HALTED): (
         record(Phase.APPLYING),
-        replace(world(observed=failing(HALVES)), on_failure=OnFailure.HALT),
+        replace(world(after=LIMITS.min_ready, observed=failing(HALVES)), on_failure=OnFailure.HALT),
     ),
     (Phase.APPLYING, ANEW): (
         same_assignment(Phase.APPLYING),
@@ -245,7 +245,7 @@ CASES: Final[Mapping[tuple[Phase, str], Case]] = {
     (Phase.ROLLING_BACK, SEEN): (replaced(Phase.ROLLING_BACK), world(observed=failing(WHOLE, agent="agent-2"))),
     (Phase.ROLLING_BACK, "the driver failed to take the former config"): (
         record(Phase.ROLLING_BACK),
-        world(observed=failing(WHOLE)),
+        world(after=LIMITS.min_ready, observed=failing(WHOLE)),
     ),
     (Phase.ROLLING_BACK, ANEW): (
         same_assignment(Phase.ROLLING_BACK),
@@ -630,12 +630,17 @@ def test_the_pod_that_saw_too_little_goes_on_record_and_then_the_node_is_told_ag
     after = must(record(Phase.APPLYING), world(observed=failing(HALVES, stale=True)))
     assert (after.phase, after.restart) == (Phase.APPLYING, Restart(pod_uid="agent-1", step=STEP, agent=True))
     assert advance(after, world(observed=failing(HALVES, stale=True))) is None, "it has not gone yet"
+    ending = replace(failing(HALVES), agent=None)
+    assert advance(after, world(after=LIMITS.min_ready, observed=ending)) is None, "there is no other one yet"
     again = must(after, world(observed=failing(HALVES, agent="agent-2")))
     assert (again.phase, again.step, again.restart) == (Phase.APPLYING, FRESH, after.restart)
 
 
 def test_a_driver_that_failed_is_not_waited_for_until_the_limit_is_over() -> None:
-    after = must(record(Phase.APPLYING), world(observed=failing(HALVES)))
+    assert advance(record(Phase.APPLYING), world(observed=failing(HALVES))) is None, (
+        "it may speak of what it was told before"
+    )
+    after = must(record(Phase.APPLYING), world(after=LIMITS.min_ready, observed=failing(HALVES)))
     assert after.phase is Phase.ROLLING_BACK
     assert "it failed" in after.message
 

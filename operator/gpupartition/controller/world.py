@@ -49,6 +49,7 @@ from gpupartition.kube import (
 
 # Phases in which the holders decide something; elsewhere the whole cluster's claims need not be listed.
 HOLDERS_MATTER = frozenset({Phase.DRAINING, Phase.APPLYING, Phase.ROLLING_BACK})
+_BEFORE = frozenset({Phase.ADMITTED, Phase.QUIESCING, Phase.DRAINING})  # nothing of the node has been changed yet
 NOBODY = Observation(assignment=None, step="", running="", ready=False, pool=Pool())
 
 
@@ -225,7 +226,9 @@ class Reader:
         intent = self._intent(driver, policy, record, node if alive else None, observed, leaving=leaving)
         way_back, no_way_back = _way_back(driver, facts, observed, state)
         held = await self._holders(driver, record, observed, intent, claims, live=live)
-        configs = await self._configs(intent, way_back, live=live and state.phase not in AT_REST)
+        # Once it is on record, the way back is not made anew from what a node is on its way through.
+        back = way_back if state.phase in _BEFORE else None
+        configs = await self._configs(intent, back, live=live and state.phase not in AT_REST)
         touched, youngest = _touched(configs, now), _written(configs)
         if state.phase in AT_REST:
             configs = _configs_known(intent, driver)

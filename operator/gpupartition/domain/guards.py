@@ -205,8 +205,13 @@ def looked_too_early(state: State, world: World, to: Assigned | None) -> bool:
 
 
 def gave_up(state: State, world: World) -> bool:
-    """The driver says that it has failed at what this step told it, and knew what it was told."""
-    return step_used(state, world) and bool(world.observed.failed) and not world.observed.stale
+    """The driver says that it has failed at what this step told it, and knew what it was told.
+
+    It may have said so late, of what it was told before: it gets a moment to take that back.
+    """
+    says_so = step_used(state, world) and bool(world.observed.failed)
+    late = state.since is not None and world.now - state.since >= world.limits.min_ready
+    return says_so and late and not world.observed.stale and not _recorded_agent(state)
 
 
 def knew_too_little(state: State, world: World) -> bool:
