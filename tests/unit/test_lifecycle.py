@@ -620,6 +620,13 @@ def test_a_node_is_verified_only_after_its_plugin_has_started_anew() -> None:
     assert must(state, world(observed=answering(HALVES, acknowledged=True, plugin="pod-2"))).phase is Phase.VERIFYING
 
 
+def test_a_former_layout_of_such_a_driver_is_back_when_it_stays() -> None:
+    state = record(Phase.ROLLING_BACK, restart=Restart(pod_uid="pod-1", step=STEP))
+    there = answering(WHOLE, acknowledged=True, plugin="pod-2")
+    assert advance(state, world(observed=there)) is None
+    assert must(state, world(observed=there, matched=LIMITS.min_ready)).phase is Phase.RELEASING
+
+
 def test_a_restart_of_an_earlier_step_does_not_count_for_such_a_driver() -> None:
     state = record(Phase.APPLYING, restart=Restart(pod_uid="pod-1", step=FORMER_STEP))
     after = must(state, world(observed=answering(HALVES, acknowledged=True, plugin="pod-2")))

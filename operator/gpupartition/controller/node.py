@@ -242,6 +242,8 @@ def _waits(state: NodeStateStatus, world: World) -> timedelta:
         return AWAY
     if (state.phase is Phase.VERIFYING or state.recovering) and world.matched:
         return max(limits.min_ready - world.matched, SOON)
+    if state.phase is Phase.ROLLING_BACK and timedelta(0) < world.matched < limits.min_ready:
+        return max(limits.min_ready - world.matched, SOON)
     return WATCHED if state.phase is not Phase.VERIFYING else timedelta(seconds=1)
 
 

@@ -389,7 +389,7 @@ class Reader:
         if not live:
             return timedelta(0)
         waits = (
-            (record.state.phase is Phase.VERIFYING or record.state.recovering)
+            (record.state.phase in {Phase.VERIFYING, Phase.ROLLING_BACK} or record.state.recovering)
             and observed.ready
             and observed.pool.equals(expected_pool(record.state))
         )

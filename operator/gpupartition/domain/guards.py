@@ -276,8 +276,12 @@ def _walked_back(state: State, world: World) -> bool:
 
 
 def former_pool_is_back(state: State, world: World) -> bool:
-    """The way back has been walked: same assignment, by this very step, and an equal pool."""
-    return _walked_back(state, world) and world.observed.ready and expected_now(state, world)
+    """The way back has been walked: same assignment, by this very step, and an equal pool.
+
+    Slices of a plugin that publishes only what it finds at its start may be those of the one before, for a while.
+    """
+    lasts = not world.observed.restarts or world.matched >= world.limits.min_ready
+    return _walked_back(state, world) and world.observed.ready and expected_now(state, world) and lasts
 
 
 def expected_pool(state: State) -> Pool:
