@@ -421,8 +421,17 @@ def test_the_way_back_is_the_assignment_where_that_says_what_is_there() -> None:
     config = compiled(CPX_NPS4, on=facts(*EIGHT[:2]))
     there = [gpu(number, "cpx_nps4") for number in range(2)]
     back = way_back(facts(*there, on=node(config.assignment, "success")), with_profiles(config))
-    assert (back.fingerprint, back.assignment, back.pool) == (config.fingerprint, config.assignment, config.pool)
-    assert back.objects == config.objects
+    assert (back.fingerprint, back.assignment, back.objects) == (config.fingerprint, config.assignment, config.objects)
+    assert back.pool.equals(config.pool)
+
+
+@pytest.mark.parametrize("value", [None, "gpp-assigned"])
+def test_the_way_back_knows_devices_by_the_names_under_which_they_are_held(value: str | None) -> None:
+    there = [gpu(0, "cpx_nps1"), gpu(1), gpu(2, "")]
+    profiles = theirs(**{"gpp-assigned": told(way_back(facts(*there)))})
+    back = way_back(facts(*there, on=node(value, "success" if value else None)), profiles)
+    assert back.pool.names == names(*there[:2])
+    assert set(back.pool.kept) == {"0000:45:00.0"}
 
 
 def test_the_way_back_may_be_a_profile_of_somebody_else_and_then_nothing_is_written_for_it() -> None:
@@ -475,6 +484,13 @@ def test_a_node_is_ready_when_the_manager_says_so_and_never_before(state: str | 
 def test_a_node_without_an_assignment_waits_for_nobody() -> None:
     seen = observed(facts(*EIGHT))
     assert (seen.acknowledged, seen.ready, seen.assignment) == (True, True, None)
+
+
+def test_a_node_without_an_assignment_runs_what_it_has_while_its_gpus_are_whole() -> None:
+    whole = compiled({"match": {"all": True}, "type": "Whole"}, on=facts(*EIGHT))
+    assert observed(facts(*EIGHT)).running == whole.fingerprint, "such a node is adopted without a write"
+    assert observed(facts(*EIGHT[:7], gpu(7, "cpx_nps1"))).running == "", "that would not outlive a reboot"
+    assert observed(facts()).running == ""
 
 
 def test_a_plugin_that_is_not_ready_makes_the_node_wait() -> None:

@@ -8,14 +8,16 @@ what counts is what is published. A failure is not its last word: it tries again
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 from gpupartition.api.v1alpha1 import AmdDcmSpec, Assigned, DaemonSetRef, DriverSpec, PolicySpec
-from gpupartition.backends.amd_gpus import Cuts, Gpus, cuts_now, disturbed, expected, gpus_on, published
+from gpupartition.backends.amd_gpus import Cuts, Gpus, as_it_is, cuts_now, disturbed, expected, gpus_on, published
 from gpupartition.backends.amd_limits import cuts_for, installation_problems, no_inventory, node_problems
 from gpupartition.backends.dcm import PREFIX, document, key_of, modes_of, profile, whole_fingerprint
 from gpupartition.backends.plugin_pods import plugin_pod, why_not_ready
 from gpupartition.domain import fingerprint
+from gpupartition.domain.amd_modes import WHOLE
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused
 from gpupartition.domain.effects import Effect, PatchNode
 from gpupartition.domain.entries import Document, Unreadable
@@ -99,13 +101,13 @@ class AmdDcm:
                 return Config(
                     fingerprint=fingerprint.short(whole_fingerprint(content)),
                     assignment=value,
-                    pool=expected(gpus, kept),
+                    pool=as_it_is(gpus, kept, seen),
                     objects=objects,
                 )
         odd = next((cut.mode.told for cut in cuts if cut is not None and not cut.mode.settable), "")
         if odd:
             raise Refused(_no_way_back(facts.name, f"Device Config Manager does not know {odd}, in which some GPU is"))
-        return _config(driver, gpus, cuts)
+        return replace(_config(driver, gpus, cuts), pool=as_it_is(gpus, cuts, seen))
 
     def observe(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Observation:
         """Ready when the manager has done what the label says and the DRA driver's pod is Ready and alone."""
@@ -149,7 +151,12 @@ class AmdDcm:
         return None
 
     def _running(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> str:
+        """The profile that is assigned. Without one GPUs are whole whenever their node starts: then it is as if that were assigned."""
         content, value = self._assigned(driver, facts, cluster), _label(facts.node, PROFILE) or ""
+        if not value:
+            cuts = cuts_now(_gpus(facts), published(facts.pool(facts.name)))
+            whole = all(cut is None or cut.mode == WHOLE for cut in cuts) and any(cuts)
+            return fingerprint.short(whole_fingerprint(profile(cuts))) if whole else ""
         if content is None:  # it is about to be put back, or is not seen yet
             return value.removeprefix(PREFIX) if value.startswith(PREFIX) else ""
         return fingerprint.short(whole_fingerprint(content))

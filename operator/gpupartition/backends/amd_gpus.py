@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -142,6 +142,13 @@ def _partitions(gpu: AmdGpu, cut: Cut) -> Iterator[Device]:
     for number in range(cut.partitions):
         name = f"{re.sub('[^0-9a-z]', '-', gpu.bus.lower())}-{profile.replace('_', '-')}-{number}"
         yield Device(name=name, attributes=_attributes(gpu, profile), gpu=gpu.bus, kind=profile)
+
+
+def as_it_is(gpus: Gpus, cuts: Cuts, seen: Pool) -> Pool:
+    """What is published of the GPUs that are cut so, under the names that it has: those of whoever holds a device."""
+    wanted = expected(gpus, cuts)
+    there = {device.gpu for device in wanted.devices}
+    return replace(wanted, devices=tuple(device for device in seen.devices if device.gpu in there))
 
 
 def disturbed(now: Pool, then: Pool) -> frozenset[str]:
