@@ -71,6 +71,7 @@ class Operator:
         self._nodes: WorkQueue[str] = WorkQueue(longest_retry=60)
         self._policies: WorkQueue[str] = WorkQueue(longest_retry=60)
         self._drivers: WorkQueue[str] = WorkQueue(longest_retry=60)
+        self._ledgers: dict[str, tuple[int | None, dict[str, tuple[str, str]]]] = {}  # of drivers, as last heard of
         self._ready = asyncio.Event()
         self._leading = asyncio.Event()
         self._caches = Caches(
@@ -138,14 +139,20 @@ class Operator:
         self._drivers.add_after(name, GATHER)
         for policy in self._kinds.policies:
             self._policy_progressed(policy)
-        ledger = self._kinds.drivers.get(name, {}).get("status", {}).get("inFlight", ())
-        for grant in ledger:
-            self._nodes.add(grant["node"])
-            if grant["policy"] not in self._kinds.policies:
-                self._policies.add(grant["policy"])
-        for record in self._caches.records.values():
-            if record.spec.driver == name and record.state.token:
-                self._nodes.add(record.name)
+        body = self._kinds.drivers.get(name, {})
+        asked = body.get("metadata", {}).get("generation")
+        grants = {g["node"]: (g["token"], g["policy"]) for g in body.get("status", {}).get("inFlight", ())}
+        asked_before, before = self._ledgers.get(name, (None, {}))
+        self._ledgers[name] = asked, grants
+        for node in grants.keys() | before.keys():
+            if grants.get(node) != before.get(node):  # nobody else has to hear of it: a ledger is written for each node
+                self._nodes.add(node)
+        for policy in {policy for _, policy in grants.values()} - self._kinds.policies.keys():
+            self._policies.add(policy)
+        if asked != asked_before:
+            for record in self._caches.records.values():
+                if record.spec.driver == name and (record.state.token or record.state.phase not in AT_REST):
+                    self._nodes.add(record.name)
 
     def _everything_changed(self) -> None:
         for driver in self._kinds.drivers:

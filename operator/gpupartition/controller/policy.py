@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from gpupartition.api.v1alpha1 import Phase, PolicySpec
+from gpupartition.api.v1alpha1 import PolicySpec
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.collect import Collector
 from gpupartition.controller.finalizer import hold, let_go
@@ -15,7 +15,7 @@ from gpupartition.controller.ledger import Ledger
 from gpupartition.controller.preparing import Preparing
 from gpupartition.controller.probe import Probe
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, new_record, with_state
-from gpupartition.controller.scope import Scope, ledger_of, read_scope
+from gpupartition.controller.scope import FAILURES, Scope, ledger_of, read_scope
 from gpupartition.controller.summary import Summary, sooner
 from gpupartition.domain.backend import Problem, Refused
 from gpupartition.domain.entries import is_there
@@ -156,11 +156,14 @@ class PolicyLoop:
 
 
 def _behind(scope: Scope, record: Record) -> bool:
-    """Whether a record does not say what is wanted now, or a config that it names is not there; no event about those names nodes."""
+    """Whether a record does not say what is wanted now, or a config that it names is not there; no event about those names nodes.
+
+    Nodes in flight look again by themselves, and hear of their own events: a policy is looked at far more often than each of them has to be.
+    """
     intent, state = scope.intents.get(record.name), record.state
-    if intent is None or state.phase not in AT_REST:
+    if intent is None:
         return True
-    if state.phase is Phase.ROLLED_BACK and scope.policy.retry != state.retry:
+    if state.phase in FAILURES and scope.policy.retry != state.retry:
         return True
     if intent.wanted is None:
         return False
