@@ -375,7 +375,8 @@ class TheWayBackIsKnown:
                 if label(back) != had:
                     yield f"{now.change.name} is released as rolled back with {label(back)}; it had {had}"
                 before = (now.before or {}).get("status", {})
-                if before.get("phase") == "RollingBack" and before.get("step", "") not in self._back:
+                honest = uid_of(back) not in now.unruly  # else what it published before may have been nonsense
+                if honest and before.get("phase") == "RollingBack" and before.get("step", "") not in self._back:
                     yield f"{now.change.name} is released as rolled back, and never published its former devices again"
 
 

@@ -781,6 +781,13 @@ def test_a_failed_node_of_which_only_the_way_back_is_wanted_takes_it() -> None:
         assert way.to is Phase.ROLLING_BACK
 
 
+def test_a_driver_that_published_nonsense_before_the_change_is_back_when_it_publishes_what_it_is_told() -> None:
+    state = record(Phase.ROLLING_BACK, previous=replace(WHOLE, pool=QUARTERS.pool))
+    back = seen(WHOLE, step=STEP)
+    assert advance(state, world(observed=back)) is None
+    assert must(state, world(observed=replace(back, as_told=True))).phase is Phase.RELEASING
+
+
 def test_trying_again_keeps_the_cause_until_there_is_a_new_one() -> None:
     state, turn = CASES[Phase.FAILED, "somebody asked to try again"]
     after = must(state.model_copy(update={"reason": "RollingBackFailed", "message": "why"}), turn)

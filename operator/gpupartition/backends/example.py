@@ -149,6 +149,7 @@ class ExampleDriver:
             plugin=pod,
             writer=writer(facts.node, LAYOUT),
             lost_gpus=_lost_gpus(template, pool) if ready else 0,
+            as_told=ready and pool.equals(_told(template)),
         )
 
     def disturbs(self, now: Pool, then: Pool) -> frozenset[str]:
@@ -249,6 +250,14 @@ def _whole_or_nothing(template: Mapping[str, Any]) -> str:
         return plugin.whole_fingerprint(template)
     except Unreadable:
         return ""
+
+
+def _told(template: Mapping[str, Any] | None) -> Pool:
+    """What a driver of this template publishes; the empty pool where that cannot be told."""
+    try:
+        return published(plugin.settings(template)) if template is not None else Pool()
+    except Unreadable:
+        return Pool()
 
 
 def _lost_gpus(template: Mapping[str, Any] | None, pool: Pool) -> int:

@@ -124,7 +124,7 @@ class Observation:
     ("" when no driver pod runs or it cannot be told); `ready` whether the driver that belongs to `assignment` is up; `plugin` is the
     pod that would have to go for the driver to start anew; `complaint` says why it is not ready. `lost_gpus`: how many fewer GPUs it
     publishes than its driver was told to (0 where that cannot be told); `writer`: who wrote its assignment last, if that was not we ("" where
-    nobody else can, or what others write is undone at once).
+    nobody else can, or what others write is undone at once); `as_told`: it publishes exactly what the config that it runs says.
 
     `acknowledged`: whether the driver has done what its assignment says; before that its plugin is not made to start anew. `restarts`: whether
     it has to after each assignment, even of another value. `failed`: why the driver gave up; `agent` is the pod that acts on the assignment,
@@ -140,6 +140,7 @@ class Observation:
     plugin: Object | None = None
     lost_gpus: int = 0
     writer: str = ""
+    as_told: bool = False
     acknowledged: bool = True
     restarts: bool = False
     failed: str = ""

@@ -278,10 +278,12 @@ def _walked_back(state: State, world: World) -> bool:
 def former_pool_is_back(state: State, world: World) -> bool:
     """The way back has been walked: same assignment, by this very step, and an equal pool.
 
-    Slices of a plugin that publishes only what it finds at its start may be those of the one before, for a while.
+    Slices of a plugin that publishes only what it finds at its start may be those of the one before, for a while. A driver that published
+    nonsense before the change is back when it publishes what its config says.
     """
     lasts = not world.observed.restarts or world.matched >= world.limits.min_ready
-    return _walked_back(state, world) and world.observed.ready and expected_now(state, world) and lasts
+    former = expected_now(state, world) or world.observed.as_told
+    return _walked_back(state, world) and world.observed.ready and former and lasts
 
 
 def expected_pool(state: State) -> Pool:
