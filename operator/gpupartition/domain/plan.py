@@ -162,7 +162,7 @@ class _Course:
         self._arrived: dict[str, State] = {}
         self._waves: dict[str, int] = {}
         queued = {s.node for s in queue}
-        blocked = [n for n, s in self._first.items() if s.blocked and s.ready and n not in self._moving]
+        blocked = [n for n, s in self._first.items() if s.blocked and not s.away and n not in self._moving]
         self._done = {n for n, s in self._first.items() if _done(s)}
         left_out = queued | self._done | set(blocked[1:])
         self._others = {n: s for n, s in self._first.items() if n not in left_out}
@@ -181,7 +181,7 @@ class _Course:
         """Ask admission about as many nodes as can matter to its choice, or thousands one by one would take hours.
 
         Those that are done only use up the limit. Of those that wait, in admission's own order, no more can be chosen than may be unavailable,
-        and of new ones than may get their first layout at once. One blocked node stands for all of them: none can be chosen.
+        and of new ones than may get their first layout at once. One blocked node stands for all that others leave alone: none can be chosen.
         """
         rules = replace(self._rules, limit=self._rules.limit - len(self._done))
         most = {False: rules.max_unavailable, True: rules.max_initializing}
