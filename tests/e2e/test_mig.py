@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from testbed.drivers import machine
 from testbed.drivers.mig_manager import STATE
 from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually
 from tests.e2e.mig import POLICY, Site, profiles, site
@@ -14,6 +16,7 @@ from tests.e2e.rollout import (
     Watcher,
     annotate,
     at_rest,
+    policy,
     reaches,
     ready,
     records,
@@ -21,6 +24,7 @@ from tests.e2e.rollout import (
     stalled,
     whole,
 )
+from tests.e2e.test_plan import plan
 
 from gpupartition.kube import CONFIG_MAPS, NODES, PODS
 from gpupartition.names import STEP
@@ -138,6 +142,31 @@ async def test_entries_that_nobody_names_any_more_leave_the_file(cluster: Cluste
 
     assert len({first, second, third}) == 3
     await eventually(only_the_last)
+
+
+async def test_a_plan_names_the_partitions_that_come_and_the_gpus_that_go(cluster: Cluster) -> None:
+    where = await site(cluster, f"1x {H100}")
+    foreseen = await plan(cluster, "-f", "-", "-o", "json", stdin=policy(POLICY, cluster.name, MIXED))
+    assert foreseen.code == 0, foreseen.errors
+    (row,) = foreseen.nodes.values()
+    assert (row["change"], row["lost"]) == ("Repartition", ["gpu-0"])
+    await where.gets(MIXED)
+    assert sorted(row["gained"]) == sorted(await where.nvidia.devices(where.nodes[0]))
+
+
+async def test_gpus_that_somebody_cut_by_hand_are_cut_again_as_they_were_verified(cluster: Cluster) -> None:
+    where = await site(cluster, f"1x {H100}", drift=1)
+    await where.gets(SEVENTHS)
+    node, label = where.nodes[0], await where.assigned(where.nodes[0])
+    notes = (await cluster.client.get(NODES, node))["metadata"]["annotations"]
+    told = json.dumps({**json.loads(notes[machine.STATE]), "gpus": [{"mig": True, "instances": ["7g.80gb@0"]}]})
+    async with Watcher(cluster) as history:
+        await cluster.client.patch(NODES, node, {"metadata": {"annotations": {machine.STATE: told}}})
+        await where.nvidia.restart(node, where.nvidia.plugin)
+        await history.saw(NODE_STATES, node, phase="Verifying")
+        await reaches(cluster, node, "UpToDate")
+    await where.announces(node, _1g_10gb=7)
+    assert await where.assigned(node) == label
 
 
 # ── when it goes wrong ────────────────────────────────────────────────────────────────────────────────────────────────
