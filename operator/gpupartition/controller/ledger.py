@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 
 from gpupartition.api.v1alpha1 import DriftBrake, DriverStatus, Grant, OnFailure, Phase, Purpose
 from gpupartition.controller.caches import Caches, condition
+from gpupartition.controller.facts import grant_of
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, dump, new_record
 from gpupartition.controller.scope import Scope, Standings, is_ignored, ledger_of
-from gpupartition.controller.world import grant_of
 from gpupartition.domain.admission import Admission, Rules, admit, resolve
 from gpupartition.domain.drift import brake, brake_message
 from gpupartition.domain.others import at_work

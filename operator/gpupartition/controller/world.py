@@ -15,23 +15,36 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpupartition import names
-from gpupartition.api.v1alpha1 import DrainMode, DriverStatus, Grant, Phase, Rollout
+from gpupartition.api.v1alpha1 import DrainMode, DriverStatus, Phase, Rollout
 from gpupartition.controller.caches import Caches, condition, trim, trim_claim, trim_node, trim_pod
+from gpupartition.controller.durations import Durations
+from gpupartition.controller.facts import (
+    configs_known,
+    grant_of,
+    held_back,
+    is_abandoned,
+    is_back,
+    last_touched,
+    last_written,
+    ready_since,
+    stands,
+    way_back_of,
+)
 from gpupartition.controller.intent import NOTHING, Driver, Intent, Intents, Policy, known, revert
 from gpupartition.controller.occupants import EVICTING, Occupants, Seen
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record
 from gpupartition.controller.scope import not_ready_since
 from gpupartition.controller.stopwatch import Stopwatch
-from gpupartition.domain.backend import Config, NodeFacts, Observation, Refused
+from gpupartition.domain.backend import Config, NodeFacts, Observation
 from gpupartition.domain.changes import change_class
-from gpupartition.domain.entries import identity, is_entry, used, written
+from gpupartition.domain.entries import identity, is_entry
 from gpupartition.domain.guards import expected_pool
 from gpupartition.domain.holders import Holder, blocking, holders
 from gpupartition.domain.lifecycle import ABANDONED
 from gpupartition.domain.others import at_work, skips
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.quiesce import holds, in_force, quiesce
-from gpupartition.domain.world import AT_REST, Limits, State, World
+from gpupartition.domain.world import AT_REST, Limits, World
 from gpupartition.domain.writes import Subject
 from gpupartition.kube import (
     CONFIG_MAPS,
@@ -90,7 +103,7 @@ class Reader:
         self._occupants = occupants
         self._caches = caches
         self._intents = intents
-        self._watches = watches
+        self._durations = Durations(watches)
         self._limits = limits
 
     async def glance(self, name: str, policies: dict[str, Object], drivers: dict[str, Object]) -> Reading | None:
@@ -224,14 +237,14 @@ class Reader:
             policy = None
         leaving = policy is None or policy.deleting or not policy.selects(node if alive else None)
         intent = self._intent(driver, policy, record, node if alive else None, observed, leaving=leaving)
-        way_back, no_way_back = _way_back(driver, facts, observed, state)
+        way_back, no_way_back = way_back_of(driver, facts, observed, state)
         held = await self._holders(driver, record, observed, intent, claims, live=live)
         # Once it is on record, the way back is not made anew from what a node is on its way through.
         back = way_back if state.phase in _BEFORE else None
         configs = await self._configs(intent, back, live=live and state.phase not in AT_REST)
-        touched, youngest = _touched(configs, now), _written(configs)
+        touched, youngest = last_touched(configs, now), last_written(configs)
         if state.phase in AT_REST:
-            configs = _configs_known(intent, driver)
+            configs = configs_known(intent, driver)
         ledger = DriverStatus.model_validate(driver_body.get("status", {})).in_flight
         rollout = policy.spec.rollout if policy is not None and policy.spec is not None else Rollout()
         seen = Seen(holders=held)
@@ -239,7 +252,7 @@ class Reader:
             seen = await self._occupants.read(held, observed, state, policy, now)
         since = not_ready_since(node)
         closed_by = holds(state, node if alive else None, rule)
-        watched = self._watches.read((name, "quiesce"), in_force(closed_by)) if live else timedelta(0)
+        watched = self._durations.closed(name, in_force(closed_by), live=live)
         world = World(
             now=now,
             fresh=secrets.token_hex(8),
@@ -258,24 +271,24 @@ class Reader:
             quiesce=quiesce(closed_by, watched),
             quiesce_by=driver.quiesce,
             holders=seen.holders,
-            idle=self._idle(record, seen.holders, live=live),
-            matched=self._matched(record, observed, live=live),
-            differs=self._differs(record, observed, node),
+            idle=self._durations.idle(record, seen.holders, live=live),
+            matched=self._durations.matched(record, observed, live=live),
+            differs=self._durations.differs(record, observed, node),
             retry=policy.retry if policy else "",
             drain=rollout.drain,
             limits=self._limits.standing_still(rollout.min_ready_seconds).of_driver(
                 driver.backend.applying(driver.spec), seen_late=bool(driver.backend.documents(driver.spec))
             ),
             on_failure=rollout.on_failure,
-            held_back=_held_back(policy, frozen=bool(self._caches.frozen)),
+            held_back=held_back(policy, frozen=bool(self._caches.frozen)),
             occupants=seen.occupants,
             monitors=seen.monitors,
             no_eviction=seen.no_eviction,
             away=now - since if since is not None else timedelta(0),
-            ready_since=_ready_since(node),
+            ready_since=ready_since(node),
             at_work=at_work(node) if node is not None else "",
             skip=node is not None and skips(node),
-            abandoned=_is_abandoned(policy, node),
+            abandoned=is_abandoned(policy, node),
             config_written=youngest,
         )
         subject = Subject(
@@ -316,11 +329,11 @@ class Reader:
         if not leaving and policy is not None:
             return self._intents.compile(driver, policy, trim_node(node), record.state)
         given_up = record.state.phase is Phase.FAILED or record.state.reason == ABANDONED
-        if given_up and _is_abandoned(policy, node):
+        if given_up and is_abandoned(policy, node):
             return NOTHING
         wants_revert = policy is not None and policy.spec is not None and policy.spec.deletion_policy == "Revert"
         original = revert(record.state.original) if wants_revert else None
-        if original is None or _is_back(original, observed, record):
+        if original is None or is_back(original, observed, record):
             return NOTHING
         return Intent(wanted=original, reverting=True)
 
@@ -378,110 +391,6 @@ class Reader:
             *(self._maybe(kind, name, space) for kind, (space, name, _) in zip(kinds, bodies, strict=True))
         )
         return [(dict(body), present) for body, present in zip(bodies.values(), found, strict=True)]
-
-    def _idle(self, record: Record, held: tuple[Holder, ...], *, live: bool) -> timedelta:
-        if not live:
-            return timedelta(0)
-        draining = record.state.phase is Phase.DRAINING and not held
-        return self._watches.read((record.name, "idle"), record.state.since if draining else None)
-
-    def _matched(self, record: Record, observed: Observation, *, live: bool) -> timedelta:
-        if not live:
-            return timedelta(0)
-        waits = (
-            (record.state.phase in {Phase.VERIFYING, Phase.ROLLING_BACK} or record.state.recovering)
-            and observed.ready
-            and observed.pool.equals(expected_pool(record.state))
-        )
-        return self._watches.read((record.name, "matched"), record.state.since if waits else None)
-
-    def _differs(self, record: Record, observed: Observation, node: Object | None) -> timedelta:
-        state = record.state
-        drifted = (
-            state.phase is Phase.UP_TO_DATE
-            and state.target is not None
-            and node is not None
-            and condition(node, "Ready") == "True"
-            and not observed.pool.same_shape(Pool.from_json(state.target.pool))
-        )
-        return self._watches.read((record.name, "differs"), state.since if drifted else None)
-
-
-def _ready_since(node: Object | None) -> datetime | None:
-    conditions = node.get("status", {}).get("conditions", ()) if node is not None else ()
-    times = [c.get("lastTransitionTime") for c in conditions if c["type"] == "Ready" and c["status"] == "True"]
-    return datetime.fromisoformat(times[0]) if times and times[0] else None
-
-
-def _held_back(policy: Policy | None, *, frozen: bool) -> bool:
-    """Whether no node may begin: a grant that was decided on before that may have come after it."""
-    paused = policy is not None and policy.spec is not None and policy.spec.rollout.paused and not policy.deleting
-    return paused or frozen
-
-
-def _is_abandoned(policy: Policy | None, node: Object | None) -> bool:
-    """Whether somebody asked, on the node or on its policy, to let go of what cannot be brought back."""
-    on_node = node is not None and bool(node["metadata"].get("annotations", {}).get(names.ABANDON))
-    return on_node or (policy is not None and policy.abandoned)
-
-
-def grant_of(ledger: list[Grant], node: str) -> Grant | None:
-    """The ledger's entry for a node: there is one for each name, whichever node of that name it was made for."""
-    return next((g for g in ledger if g.node == node), None)
-
-
-def stands(grant: Grant | None, record: Record) -> bool:
-    """Whether the entry was made for the record's very node, by the record's policy."""
-    return grant is not None and (grant.uid, grant.policy) == (record.spec.node_uid, record.spec.policy_ref.name)
-
-
-def _way_back(
-    driver: Driver, facts: NodeFacts | None, observed: Observation, state: State
-) -> tuple[Config | None, str]:
-    if facts is None:
-        return None, "the node is gone"
-    current = state.current
-    if current is not None and observed.running != current.fingerprint:
-        restored = driver.backend.repair(driver.spec, facts, current, state.generation)
-        if restored is not None:  # slices of our own were wiped or edited: back is where they would be restored to
-            return revert(current), ""
-    try:
-        return driver.backend.way_back(driver.spec, facts, driver.cluster), ""
-    except Refused as refused:
-        accepted = names.ACCEPT_NO_ROLLBACK in facts.node["metadata"].get("annotations", {})
-        if current is not None and observed.assignment != current.assignment:
-            return revert(current), ""  # somebody else wrote the assignment: back is what was verified
-        if accepted:
-            return Config(fingerprint="", assignment=observed.assignment, pool=observed.pool), ""
-        return None, str(refused)
-
-
-def _is_back(original: Config, observed: Observation, record: Record) -> bool:
-    return (
-        record.state.phase in AT_REST
-        and observed.assignment == original.assignment
-        and observed.ready
-        and observed.pool.equals(original.pool)
-    )
-
-
-def _configs_known(intent: Intent, driver: Driver) -> list[tuple[Object, Object | None]]:
-    """The config objects of what is wanted, and whether they are there, as far as the caches know: creating one twice is a conflict."""
-    objects = intent.wanted.objects if intent.wanted else ()
-    present = [driver.cluster.present(body) for body in objects]
-    return [(dict(body), dict(has) if has is not None else None) for body, has in zip(objects, present, strict=True)]
-
-
-def _touched(configs: list[tuple[Object, Object | None]], now: datetime) -> datetime | None:
-    if not configs:
-        return now
-    times = [used(body, present) for body, present in configs]
-    return None if None in times else min(t for t in times if t is not None)
-
-
-def _written(configs: list[tuple[Object, Object | None]]) -> datetime | None:
-    """When the youngest entry of shared config was written."""
-    return max((t for body, present in configs if (t := written(body, present)) is not None), default=None)
 
 
 def _versions(objects: tuple[Object | None, Object | None, list[Object]], *, slices: bool = True) -> list[Any]:

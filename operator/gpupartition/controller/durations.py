@@ -1,0 +1,57 @@
+"""For how long what is seen of a node has been so, as far as this very operator has seen it itself."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from datetime import timedelta
+
+from gpupartition.api.v1alpha1 import Phase
+from gpupartition.controller.caches import condition
+from gpupartition.controller.records import Record
+from gpupartition.controller.stopwatch import Stopwatch
+from gpupartition.domain.backend import Observation
+from gpupartition.domain.guards import expected_pool
+from gpupartition.domain.holders import Holder
+from gpupartition.domain.pool import Pool
+from gpupartition.kube import Object
+
+
+class Durations:
+    """Measured on one stopwatch; what was only read from the copies (not `live`) has lasted for no time."""
+
+    def __init__(self, watches: Stopwatch) -> None:
+        self._watches = watches
+
+    def closed(self, node: str, by: Hashable | None, *, live: bool) -> timedelta:
+        """Since when new claims are kept off the node, `by` what."""
+        return self._watches.read((node, "quiesce"), by) if live else timedelta(0)
+
+    def idle(self, record: Record, held: tuple[Holder, ...], *, live: bool) -> timedelta:
+        """Since the first of the empty live lists of holders."""
+        if not live:
+            return timedelta(0)
+        draining = record.state.phase is Phase.DRAINING and not held
+        return self._watches.read((record.name, "idle"), record.state.since if draining else None)
+
+    def matched(self, record: Record, observed: Observation, *, live: bool) -> timedelta:
+        """Since when the node publishes what its phase waits for."""
+        if not live:
+            return timedelta(0)
+        waits = (
+            (record.state.phase in {Phase.VERIFYING, Phase.ROLLING_BACK} or record.state.recovering)
+            and observed.ready
+            and observed.pool.equals(expected_pool(record.state))
+        )
+        return self._watches.read((record.name, "matched"), record.state.since if waits else None)
+
+    def differs(self, record: Record, observed: Observation, node: Object | None) -> timedelta:
+        """Since when a ready node at rest publishes something else than what was verified."""
+        state = record.state
+        drifted = (
+            state.phase is Phase.UP_TO_DATE
+            and state.target is not None
+            and node is not None
+            and condition(node, "Ready") == "True"
+            and not observed.pool.same_shape(Pool.from_json(state.target.pool))
+        )
+        return self._watches.read((record.name, "differs"), state.since if drifted else None)
