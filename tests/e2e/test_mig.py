@@ -127,6 +127,15 @@ async def test_an_installation_that_would_not_work_is_said_before_anything_is_wr
     assert [c["reason"] for c in body["status"]["conditions"]] == ["WouldReboot"]
 
 
+async def test_a_file_that_somebody_deletes_is_made_anew(cluster: Cluster) -> None:
+    where = await site(cluster, f"1x {H100}")
+    await where.gets(SEVENTHS)
+    await cluster.client.delete(CONFIG_MAPS, where.nvidia.config_map, namespace=where.nvidia.operator_namespace)
+    await where.gets(MIXED)
+    await where.announces(where.nodes[0], _3g_40gb=1, _2g_20gb=1, _1g_10gb=2)
+    assert {"all-disabled", "all-enabled", await where.assigned(where.nodes[0])} <= await entries(where)
+
+
 async def test_entries_that_nobody_names_any_more_leave_the_file(cluster: Cluster) -> None:
     where = await site(cluster, f"1x {H100}", resync=1)
     await where.gets(SEVENTHS)
