@@ -122,25 +122,27 @@ async def driver(
     """Apply the GpuPartitionDriver of a base DaemonSet; returns its name. Installs the CRDs and the operator's rights if need be."""
     if not await asyncio.to_thread(cluster.controlplane.files.kubeconfig("operator").exists):
         await cluster.controlplane.install_operator()
-    await _grant_namespace(cluster, base.namespace)
-    body = {
-        "apiVersion": API_VERSION,
-        "kind": "GpuPartitionDriver",
-        "metadata": {"name": name or base.pool},
-        "spec": {
-            "type": "ExampleDriver",
-            "exampleDriver": {
-                "daemonSet": {"namespace": base.namespace, "name": base.daemon_set},
-                "gpusPerNode": gpus,
-            },
-            "maxUnavailable": max_unavailable,
-        },
-    }
-    await apply(cluster, body)
+    await grant_namespace(cluster, base.namespace)
+    where = {"namespace": base.namespace, "name": base.daemon_set}
+    await apply(cluster, driver_of(name or base.pool, where, gpus=gpus, max_unavailable=max_unavailable))
     return name or base.pool
 
 
-async def _grant_namespace(cluster: Cluster, namespace: str) -> None:
+def driver_of(name: str, daemon_set: Object, *, gpus: int = 8, max_unavailable: int | str = "100%") -> Object:
+    """A GpuPartitionDriver of this name for the example driver of this base DaemonSet."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "GpuPartitionDriver",
+        "metadata": {"name": name},
+        "spec": {
+            "type": "ExampleDriver",
+            "exampleDriver": {"daemonSet": daemon_set, "gpusPerNode": gpus},
+            "maxUnavailable": max_unavailable,
+        },
+    }
+
+
+async def grant_namespace(cluster: Cluster, namespace: str) -> None:
     """Give the operator the rights that it needs in a driver's namespace, as its manifests give them."""
     manifest = ROOT / "manifests" / "components" / "driver-namespace" / "role.yaml"
     bodies = list(yaml.safe_load_all(await asyncio.to_thread(manifest.read_text)))

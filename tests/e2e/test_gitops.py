@@ -15,7 +15,9 @@ from tests.e2e.rollout import (
     condition,
     devices,
     driver,
+    driver_of,
     equal,
+    grant_namespace,
     looks_again,
     operator,
     phases,
@@ -306,6 +308,25 @@ async def test_a_driver_tells_how_its_installation_is_before_any_policy_names_it
     }
     await cluster.create(DAEMON_SETS, base)
     await eventually(lambda: driver_says(cluster, where.driver, "True", "Ready"))
+
+
+async def test_a_driver_in_whose_namespace_the_operator_has_no_rights_holds_up_nobody_else(cluster: Cluster) -> None:
+    where = await site(cluster, 1)
+    closed = await cluster.namespace("closed")
+    await apply(cluster, driver_of("closed", {"namespace": closed, "name": "missing"}))
+    for number in range(3):  # more than policies are looked at side by side
+        await apply(cluster, policy(f"closed-{number}", "closed", equal(2), selector={"pool": "none"}))
+    await operator(cluster)
+    for number in range(3):
+        refused(
+            await stalled(cluster, f"closed-{number}", "RightsMissing"), "RightsMissing", [closed, "driver-namespace"]
+        )
+    await eventually(lambda: driver_says(cluster, "closed", "False", "RightsMissing"))
+    await apply(cluster, policy("open", where.driver, equal(2)))
+    await ready(cluster, "open")
+    await grant_namespace(cluster, closed)
+    await eventually(lambda: driver_says(cluster, "closed", "False", "BaseMissing"), within=60)
+    await stalled(cluster, "closed-0", "BaseMissing", within=60)
 
 
 async def test_a_refused_edit_changes_nothing_that_runs_and_its_repair_goes_on(cluster: Cluster) -> None:

