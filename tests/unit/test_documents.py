@@ -58,6 +58,8 @@ def test_every_mistake_is_told_not_only_the_first(tmp_path: Path) -> None:
         (changed(rollout={"limit": "0%"}), 'spec.rollout.limit: write a number of nodes, at least 1, or a percentage'),
         (changed(rollout={"maxUnavailable": 0}), "spec.rollout.maxUnavailable: write a number of nodes"),
         (changed(layouts=[{"name": "a", "match": {"all": True}, "type": "Equal"}]), "spec.layouts[0].equal: type Equal says how"),
+        (changed(layouts=[{"name": "a", "match": {"all": True}, "type": "Profiles"}]), "spec.layouts[0].profiles: type Profiles says how"),
+        (changed(layouts=[{"name": "a", "match": {"all": True}, "type": "Mode"}]), "spec.layouts[0].mode: type Mode says how"),
         (changed(layouts=[{"name": "a", "match": {}, "type": "Whole"}]), "spec.layouts[0].match: matches no GPU"),
         (changed(rollout={"drain": {"force": True}}), "spec.rollout.drain.force: is about evictions, and only mode: Evict evicts"),
         (changed(rollout={"drain": {"mode": "Evict", "waitForCompletion": {}}}), "selects no pod in particular"),
@@ -66,6 +68,8 @@ def test_every_mistake_is_told_not_only_the_first(tmp_path: Path) -> None:
         ({**policy(), "apiVersion": "gpupartition.dev/v9"}, "write gpupartition.dev/v1alpha1"),
         ({**policy(), "metadata": {}}, "metadata.name: is missing"),
         ({**driver(), "spec": {"type": "Publish"}}, "spec.publish: type Publish says how"),
+        ({**driver(), "spec": {"type": "NvidiaMig"}}, "spec.nvidiaMig: type NvidiaMig says how"),
+        ({**driver(), "spec": {"type": "AmdDcm"}}, "spec.amdDcm: type AmdDcm says how"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_with_its_place_and_what_to_write(tmp_path: Path, body: object, says: str) -> None:

@@ -150,8 +150,12 @@ _FORM: Final = re.compile(r"(type\(self\) == int \? self >= (?P<least>\d+) : )?s
 _MEMBERS: Final[Sequence[tuple[type[Model], str, str, str]]] = (
     (Layout, LayoutType.EQUAL, "equal", "equal: {parts: 2}"),
     (Layout, LayoutType.CHOICES, "choices", "choices: {profiles: [...]}"),
+    (Layout, LayoutType.PROFILES, "profiles", "profiles: [{name: 1g.10gb, count: 7}]"),
+    (Layout, LayoutType.MODE, "mode", "mode: {compute: CPX, memory: NPS1}"),
     (DriverSpec, "ExampleDriver", "example_driver", "exampleDriver: {daemonSet: {...}, gpusPerNode: 8}"),
     (DriverSpec, "Publish", "publish", "publish: {driverName: ..., inventory: ...}"),
+    (DriverSpec, "NvidiaMig", "nvidia_mig", "nvidiaMig: {migManager: {...}, config: ..., plugin: {...}}"),
+    (DriverSpec, "AmdDcm", "amd_dcm", "amdDcm: {configManager: {...}, config: ..., plugin: {...}}"),
 )
 
 
