@@ -12,18 +12,19 @@ from dataclasses import replace
 from typing import Any, Final, Literal
 
 from gpupartition.api.v1alpha1 import AmdDcmSpec, Assigned, DaemonSetRef, DriverSpec, PolicySpec
+from gpupartition.backends import node_label
 from gpupartition.backends.amd_gpus import Cuts, Gpus, as_it_is, cuts_now, disturbed, expected, gpus_on, published
 from gpupartition.backends.amd_limits import cuts_for, installation_problems, no_inventory, node_problems
 from gpupartition.backends.dcm import PREFIX, document, key_of, modes_of, profile, whole_fingerprint
+from gpupartition.backends.node_label import label_of, step_of
 from gpupartition.backends.plugin_pods import plugin_pod, why_not_ready
 from gpupartition.domain import fingerprint
 from gpupartition.domain.amd_modes import WHOLE
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused
-from gpupartition.domain.effects import Effect, PatchNode
+from gpupartition.domain.effects import Effect
 from gpupartition.domain.entries import Document, Unreadable
 from gpupartition.domain.others import writer
 from gpupartition.domain.pool import Pool
-from gpupartition.names import STEP
 from gpupartition.tables import amd
 
 DRIVER_NAME: Final = "gpu.amd.com"
@@ -92,7 +93,7 @@ class AmdDcm:
             raise Refused(
                 _no_way_back(facts.name, seen.problem or "none of its devices says in which modes its GPU is")
             )
-        value, content = _label(facts.node, PROFILE), self._assigned(driver, facts, cluster)
+        value, content = label_of(facts.node, PROFILE), self._assigned(driver, facts, cluster)
         modes = modes_of(content, len(gpus)) if content is not None else None
         if value is not None and modes is not None:
             kept = tuple(cut if mode is not None else None for cut, mode in zip(cuts, modes, strict=True))
@@ -112,13 +113,13 @@ class AmdDcm:
     def observe(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Observation:
         """Ready when the manager has done what the label says and the DRA driver's pod is Ready and alone."""
         spec = _spec(driver)
-        value, state = _label(facts.node, PROFILE), _label(facts.node, STATE)
+        value, state = label_of(facts.node, PROFILE), label_of(facts.node, STATE)
         plugin = DaemonSetRef.model_construct(namespace=spec.plugin.namespace, name=spec.plugin.name)
         done = state == SUCCESS or (value is None and state is None)
         complaint = why_not_ready(plugin, facts, None, cluster) if done else _complaint(state)
         return Observation(
             assignment=value,
-            step=str(facts.node["metadata"].get("annotations", {}).get(STEP, "")),
+            step=step_of(facts.node),
             running=self._running(driver, facts, cluster) if state != FAILURE else "",
             ready=not complaint,
             complaint=complaint,
@@ -135,16 +136,11 @@ class AmdDcm:
 
     def assign(self, driver: DriverSpec, facts: NodeFacts, to: Assigned, step: str, generation: int) -> Effect | None:  # noqa: ARG002
         """Label and step in one patch, which takes the old answer away too. The same value is taken away first: only a change is noticed."""
-        if facts.node["metadata"].get("annotations", {}).get(STEP, "") == step:
-            return None
-        if to.assignment is not None and _label(facts.node, PROFILE) == to.assignment:
-            return _patch(facts.node, {PROFILE: None, STATE: None})
-        return _patch(facts.node, {PROFILE: to.assignment, STATE: None}, step)
+        return node_label.assign_anew(facts, PROFILE, STATE, to, step)
 
     def cancel(self, driver: DriverSpec, facts: NodeFacts, step: str) -> Effect | None:  # noqa: ARG002
         """The step alone: an `assign` of it that comes late finds another resourceVersion."""
-        used = facts.node["metadata"].get("annotations", {}).get(STEP, "") == step
-        return None if used else _patch(facts.node, {}, step)
+        return node_label.cancel(facts, step)
 
     def repair(self, driver: DriverSpec, facts: NodeFacts, current: Assigned, generation: int) -> Effect | None:  # noqa: ARG002
         """Nothing: the driver publishes its slices itself."""
@@ -152,7 +148,7 @@ class AmdDcm:
 
     def _running(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> str:
         """The profile that is assigned. Without one GPUs are whole whenever their node starts: then it is as if that were assigned."""
-        content, value = self._assigned(driver, facts, cluster), _label(facts.node, PROFILE) or ""
+        content, value = self._assigned(driver, facts, cluster), label_of(facts.node, PROFILE) or ""
         if not value:
             cuts = cuts_now(_gpus(facts), published(facts.pool(facts.name)))
             whole = all(cut is None or cut.mode == WHOLE for cut in cuts) and any(cuts)
@@ -163,7 +159,7 @@ class AmdDcm:
 
     def _assigned(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Any:
         """The profile that the node's label names; None where there is none of that name."""
-        value, file = _label(facts.node, PROFILE), _document(_spec(driver))
+        value, file = label_of(facts.node, PROFILE), _document(_spec(driver))
         try:
             profiles = file.read(cluster.config_map(file.namespace, file.name))
         except Unreadable:
@@ -209,11 +205,6 @@ def _no_way_back(node: str, why: str) -> Problem:
     )
 
 
-def _label(node: Object, name: str) -> str | None:
-    value: str | None = node["metadata"].get("labels", {}).get(name)
-    return value
-
-
 def _complaint(state: str | None) -> str:
     """What the manager's answer means; its reasons stand in events of its pod."""
     if state is None:
@@ -224,13 +215,3 @@ def _complaint(state: str | None) -> str:
             "that keeps a GPU open, and it tries again each minute"
         )
     return f"Device Config Manager is at work ({STATE}: {state})"
-
-
-def _patch(node: Object, labels: dict[str, str | None], step: str | None = None) -> PatchNode:
-    meta = node["metadata"]
-    return PatchNode(
-        node=meta["name"],
-        resource_version=meta["resourceVersion"],
-        labels=labels,
-        annotations={STEP: step} if step is not None else {},
-    )

@@ -17,8 +17,10 @@ from gpupartition.api.v1alpha1 import (
     PolicySpec,
     SharingMode,
 )
+from gpupartition.backends import node_label
 from gpupartition.backends import plugin_template as plugin
 from gpupartition.backends.example_limits import installation_problems, layout_problems, published
+from gpupartition.backends.node_label import label_of, step_of
 from gpupartition.backends.plugin_pods import (
     base_label,
     find,
@@ -30,11 +32,11 @@ from gpupartition.backends.plugin_pods import (
 from gpupartition.backends.plugin_template import Settings, Unreadable
 from gpupartition.domain import fingerprint
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused
-from gpupartition.domain.effects import Effect, PatchNode
+from gpupartition.domain.effects import Effect
 from gpupartition.domain.entries import Document
 from gpupartition.domain.others import writer
 from gpupartition.domain.pool import Pool
-from gpupartition.names import DRIVER, FINGERPRINT, LAYOUT, STEP
+from gpupartition.names import DRIVER, FINGERPRINT, LAYOUT
 
 _NO_WAY_BACK: Final = "NoWayBack"
 
@@ -101,7 +103,7 @@ class ExampleDriver:
 
     def way_back(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Config:
         """The assignment that the node has, or a frozen variant of what its pod runs where that assignment would bring something else."""
-        assignment = _assignment(facts.node)
+        assignment = label_of(facts.node, LAYOUT)
         base = _spec(driver).daemon_set
         assigned = find(cluster, base.name if assignment is None else variant_name(base.name, assignment))
         pod = plugin_pod(base, facts, assignment)
@@ -132,7 +134,7 @@ class ExampleDriver:
 
     def observe(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Observation:
         """Ready only when the assigned driver's pod is Ready and alone: a former pod that still ends could publish once more."""
-        assignment = _assignment(facts.node)
+        assignment = label_of(facts.node, LAYOUT)
         base = _spec(driver).daemon_set
         pod = plugin_pod(base, facts, assignment)
         template = running_template(pod, cluster)
@@ -141,7 +143,7 @@ class ExampleDriver:
         pool = facts.pool(facts.name)
         return Observation(
             assignment=assignment,
-            step=_step(facts.node),
+            step=step_of(facts.node),
             running=_fingerprint_or_nothing(template),
             ready=ready,
             complaint=complaint,
@@ -158,13 +160,11 @@ class ExampleDriver:
 
     def assign(self, driver: DriverSpec, facts: NodeFacts, to: Assigned, step: str, generation: int) -> Effect | None:  # noqa: ARG002
         """One patch of the Node: label and step together. A step that is used up is never written again."""
-        if _step(facts.node) == step:
-            return None
-        return _patch(facts.node, step, labels={LAYOUT: to.assignment})
+        return node_label.assign(facts, LAYOUT, to, step)
 
     def cancel(self, driver: DriverSpec, facts: NodeFacts, step: str) -> Effect | None:  # noqa: ARG002
         """The step alone: an `assign` of it that comes late finds another resourceVersion."""
-        return None if _step(facts.node) == step else _patch(facts.node, step)
+        return node_label.cancel(facts, step)
 
     def repair(self, driver: DriverSpec, facts: NodeFacts, current: Assigned, generation: int) -> Effect | None:  # noqa: ARG002
         """Nothing: the driver publishes its slices itself."""
@@ -268,22 +268,3 @@ def _lost_gpus(template: Mapping[str, Any] | None, pool: Pool) -> int:
         return max(0, plugin.settings(template).gpus - len(pool.gpus))
     except Unreadable:
         return 0
-
-
-def _assignment(node: Object) -> str | None:
-    value: str | None = node["metadata"].get("labels", {}).get(LAYOUT)
-    return value
-
-
-def _step(node: Object) -> str:
-    return str(node["metadata"].get("annotations", {}).get(STEP, ""))
-
-
-def _patch(node: Object, step: str, labels: Mapping[str, str | None] | None = None) -> PatchNode:
-    metadata = node["metadata"]
-    return PatchNode(
-        node=metadata["name"],
-        resource_version=metadata["resourceVersion"],
-        labels=labels or {},
-        annotations={STEP: step},
-    )

@@ -12,7 +12,9 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from gpupartition.api.v1alpha1 import Assigned, DaemonSetRef, DriverSpec, NvidiaMigSpec, PolicySpec, Reboot
+from gpupartition.backends import node_label
 from gpupartition.backends.mig_parted import PREFIX, cuts_of, document, entry, key_of, whole_fingerprint
+from gpupartition.backends.node_label import label_of, step_of
 from gpupartition.backends.nvidia_gpus import (
     Cuts,
     Gpus,
@@ -28,11 +30,10 @@ from gpupartition.backends.nvidia_limits import cuts_for, device_plugin_problems
 from gpupartition.backends.plugin_pods import plugin_pod, why_not_ready
 from gpupartition.domain import fingerprint
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused
-from gpupartition.domain.effects import Effect, PatchNode
+from gpupartition.domain.effects import Effect
 from gpupartition.domain.entries import Document, Unreadable, written
 from gpupartition.domain.others import writer
 from gpupartition.domain.pool import Pool
-from gpupartition.names import STEP
 
 DRIVER_NAME: Final = "gpu.nvidia.com"
 CONFIG: Final = "nvidia.com/mig.config"
@@ -106,7 +107,7 @@ class NvidiaMig:
                     fix="see why its DRA driver publishes nothing, or annotate the node with gpupartition.dev/accept-no-rollback",
                 )
             )
-        value, content = _label(facts.node, CONFIG), self._assigned_entry(driver, facts, cluster)
+        value, content = label_of(facts.node, CONFIG), self._assigned_entry(driver, facts, cluster)
         if value is not None and content is not None:
             cuts = cuts_of(content, gpus)
             if cuts is not None and expected(table, gpus, cuts).equals(seen):
@@ -122,7 +123,7 @@ class NvidiaMig:
     def observe(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Observation:
         """Ready when mig-manager has done what the label says and the DRA driver's pod is Ready and alone."""
         spec, table = _spec(driver), _table(driver, cluster)
-        value, state = _label(facts.node, CONFIG), _label(facts.node, STATE)
+        value, state = label_of(facts.node, CONFIG), label_of(facts.node, STATE)
         plugin = DaemonSetRef.model_construct(namespace=spec.plugin.namespace, name=spec.plugin.name)
         agent = DaemonSetRef.model_construct(namespace=spec.mig_manager.namespace, name=spec.mig_manager.name)
         done = state == SUCCESS or (value is None and state is None)
@@ -131,7 +132,7 @@ class NvidiaMig:
         at_work = plugin_pod(agent, facts, None)
         return Observation(
             assignment=value,
-            step=str(facts.node["metadata"].get("annotations", {}).get(STEP, "")),
+            step=step_of(facts.node),
             running=self._running(driver, facts, cluster) if done else "",
             ready=not complaint,
             complaint=complaint,
@@ -151,30 +152,25 @@ class NvidiaMig:
 
     def assign(self, driver: DriverSpec, facts: NodeFacts, to: Assigned, step: str, generation: int) -> Effect | None:  # noqa: ARG002
         """Label and step in one patch, which takes the old answer away too. The same value is taken away first: only a change is noticed."""
-        if facts.node["metadata"].get("annotations", {}).get(STEP, "") == step:
-            return None
-        if to.assignment is not None and _label(facts.node, CONFIG) == to.assignment:
-            return _patch(facts.node, {CONFIG: None, STATE: None})
-        return _patch(facts.node, {CONFIG: to.assignment, STATE: None}, step)
+        return node_label.assign_anew(facts, CONFIG, STATE, to, step)
 
     def cancel(self, driver: DriverSpec, facts: NodeFacts, step: str) -> Effect | None:  # noqa: ARG002
         """The step alone: an `assign` of it that comes late finds another resourceVersion."""
-        used = facts.node["metadata"].get("annotations", {}).get(STEP, "") == step
-        return None if used else _patch(facts.node, {}, step)
+        return node_label.cancel(facts, step)
 
     def repair(self, driver: DriverSpec, facts: NodeFacts, current: Assigned, generation: int) -> Effect | None:  # noqa: ARG002
         """Nothing: the driver publishes its slices itself."""
         return None
 
     def _running(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> str:
-        content, value = self._assigned_entry(driver, facts, cluster), _label(facts.node, CONFIG) or ""
+        content, value = self._assigned_entry(driver, facts, cluster), label_of(facts.node, CONFIG) or ""
         if content is None:  # it is about to be put back, or is not seen yet
             return value.removeprefix(PREFIX) if value.startswith(PREFIX) else ""
         return fingerprint.short(whole_fingerprint(content))
 
     def _assigned_entry(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Any:
         """The entry that the node's label names; None where there is none of that name."""
-        value = _label(facts.node, CONFIG)
+        value = label_of(facts.node, CONFIG)
         spec = _spec(driver)
         try:
             entries = _document(spec).read(cluster.config_map(spec.mig_manager.namespace, spec.config))
@@ -226,11 +222,6 @@ def _config(driver: DriverSpec, table: Table, gpus: Gpus, cuts: Cuts) -> Config:
     )
 
 
-def _label(node: Object, name: str) -> str | None:
-    value: str | None = node["metadata"].get("labels", {}).get(name)
-    return value
-
-
 def _complaint(node: Object, state: str | None) -> str:
     """What mig-manager's answer means; its own reasons stand only in its log."""
     paused = sorted(k for k, v in node["metadata"].get("labels", {}).items() if v == _PAUSED)
@@ -240,13 +231,3 @@ def _complaint(node: Object, state: str | None) -> str:
     if state == FAILED:
         return f"mig-manager failed ({STATE}: {FAILED}){left}: its log says why, and the former partitions may be gone"
     return f"mig-manager is at work ({STATE}: {state}){left}"
-
-
-def _patch(node: Object, labels: dict[str, str | None], step: str | None = None) -> PatchNode:
-    meta = node["metadata"]
-    return PatchNode(
-        node=meta["name"],
-        resource_version=meta["resourceVersion"],
-        labels=labels,
-        annotations={STEP: step} if step is not None else {},
-    )
