@@ -9,7 +9,7 @@ from typing import Final
 from gpupartition.api.v1alpha1 import AmdDcmSpec, Layout, LayoutType, Match, SharingMode
 from gpupartition.backends.amd_gpus import AmdGpu, Cut, Cuts, Gpus, automatic
 from gpupartition.backends.dcm import document, services
-from gpupartition.backends.installed import config_problems, containers, mounts
+from gpupartition.backends.installed import config_problems, containers, mounts, nothing_cut
 from gpupartition.domain.amd_modes import WHOLE, AmdModel, Mode, known_mode, model_of
 from gpupartition.domain.backend import Cluster, Object, Problem, Refused, Turn
 from gpupartition.domain.mig import comparable
@@ -132,7 +132,7 @@ def cuts_for(layouts: Sequence[Layout], gpus: Gpus, now: Cuts, models: Sequence[
             refused.setdefault((gpu.product, place), problem)
     problems = [p for each in refused.values() for p in each.problems]
     if not problems and not any(cuts):
-        problems = [_nothing_cut()]
+        problems = [nothing_cut()]
     problems += _kept_problems(gpus, now, cuts)
     if problems:
         raise Refused(*problems)
@@ -210,12 +210,3 @@ def _kept_problems(gpus: Gpus, now: Cuts, cuts: Sequence[Cut | None]) -> Iterato
                 fix=f"write {has.mode.memory} for the others, or a layout for this one",
             )
             return
-
-
-def _nothing_cut() -> Problem:
-    return Problem(
-        reason="NothingToCut",
-        at="spec.layouts",
-        why="every GPU of a node is left as it is",
-        fix="write a layout of another type for some of its GPUs, or select other nodes",
-    )

@@ -1,4 +1,4 @@
-"""What has to be true of an installation whose layouts are entries of one ConfigMap, whoever's it is."""
+"""What backends whose layouts are entries of one ConfigMap look at and refuse alike, whoever's they are."""
 
 from __future__ import annotations
 
@@ -43,3 +43,13 @@ def containers(daemon_set: Object) -> list[Object]:
     """All its containers, those that only begin included."""
     spec = daemon_set["spec"]["template"]["spec"]
     return [*spec.get("initContainers", ()), *spec.get("containers", ())]
+
+
+def nothing_cut() -> Problem:
+    """The refusal of a policy that would leave a whole node as it is."""
+    return Problem(
+        reason="NothingToCut",
+        at="spec.layouts",
+        why="every GPU of a node is left as it is",
+        fix="write a layout of another type for some of its GPUs, or select other nodes",
+    )

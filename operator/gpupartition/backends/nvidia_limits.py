@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gpupartition.api.v1alpha1 import Layout, LayoutType, Match, NvidiaMigSpec, Reboot, SharingMode
-from gpupartition.backends.installed import config_problems, env, mounts
+from gpupartition.backends.installed import config_problems, env, mounts, nothing_cut
 from gpupartition.backends.mig_parted import document
 from gpupartition.backends.nvidia_gpus import COUNT, PRODUCT, Cut, Cuts, Gpus, MigGpu, Table, numbers
 from gpupartition.domain.backend import Cluster, Object, Problem, Refused, Turn
@@ -121,7 +121,7 @@ def cuts_for(layouts: Sequence[Layout], gpus: Gpus, table: Table) -> Cuts:
             refused[gpu.product, place] = problem
     problems = [p for each in refused.values() for p in each.problems]
     if not problems and not any(cuts.values()):
-        problems = [_nothing_cut()]
+        problems = [nothing_cut()]
     if problems:
         raise Refused(*problems)
     return tuple(cuts[gpu] for gpu in gpus)
@@ -131,15 +131,6 @@ def _matches(match: Match, gpu: MigGpu, number: int) -> bool:
     products = {comparable(p) for p in match.products}
     of_product = not products or comparable(gpu.product) in products
     return match.all or (of_product and (not match.indexes or number in match.indexes))
-
-
-def _nothing_cut() -> Problem:
-    return Problem(
-        reason="NothingToCut",
-        at="spec.layouts",
-        why="every GPU of a node is left as it is",
-        fix="write a layout of another type for some of its GPUs, or select other nodes",
-    )
 
 
 def _type_problems(layout: Layout, at: str) -> Iterator[Problem]:
