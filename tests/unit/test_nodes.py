@@ -380,6 +380,15 @@ def test_new_nodes_are_begun_with_beside_max_unavailable_as_many_as_may_be() -> 
     }
 
 
+def test_a_new_node_is_one_until_it_has_given_its_grant_back() -> None:
+    first = Grant(node="w", uid="w", policy="p", token=TOKEN, since=T0, purpose=Purpose.INITIAL)
+    new = [standing(name, initial=True) for name in ("x", "y")]
+    for phase in (Phase.RELEASING, Phase.UP_TO_DATE):
+        has_its_layout = standing("w", phase)
+        found = decide(has_its_layout, standing("b"), *new, ledger=(first,), max_initializing=2)
+        assert found.grants == {"b": Purpose.ROLL_OUT, "x": Purpose.INITIAL}
+
+
 def test_new_nodes_that_are_not_ready_yet_use_up_nobodys_budget() -> None:
     assert decide(standing("x", initial=True, ready=False), standing("b")).nodes == ("b",)
 

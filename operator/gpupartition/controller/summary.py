@@ -19,7 +19,7 @@ from gpupartition.controller.intent import Policy, revision
 from gpupartition.controller.metrics import IN_FLIGHT, NODES
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, dump
 from gpupartition.controller.scope import Scope, Standings, ledger_of
-from gpupartition.domain.admission import Admission
+from gpupartition.domain.admission import Admission, as_granted
 from gpupartition.domain.backend import NodeFacts, Problem
 from gpupartition.domain.conditions import summarise, verdict
 from gpupartition.domain.lifecycle import DEGRADED
@@ -78,7 +78,7 @@ class Summary:
         outlook, look_again = await self._outlook(scope)
         rollout = Rollout(
             spec=policy.spec,
-            nodes=nodes,
+            nodes=as_granted(nodes, ledger),
             records={n: r.state for n, r in scope.records.items()},
             admission=admission,
             problems=() if scope.stopped else scope.problems,

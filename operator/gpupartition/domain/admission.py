@@ -146,6 +146,7 @@ def admit(
     unavailable while it has a grant, is not at rest, or is NotReady for whatever reason: what others took away is gone too. New nodes do not
     count: nobody has had them yet. `vanished` are nodes whose grant outlived their record: nobody knows what they are like.
     """
+    nodes = as_granted(nodes, ledger)
     lost, next_lost = _lost(nodes, ledger, rules)
     shut = _shut(nodes, rules)
     if shut is not None:
@@ -198,6 +199,15 @@ def admit(
     until = min([*turns, *([next_lost] if next_lost else [])], default=None)
     initial = frozenset(n.node for n in nodes if n.initial and n.node in chosen)
     return Admission(nodes=chosen, initial=initial, lost=lost, left=left, until=until, **gate)
+
+
+def as_granted(nodes: Sequence[Standing], ledger: Iterable[Grant]) -> Sequence[Standing]:
+    """The nodes, each of them what its grant was given for until it is given back.
+
+    A new node that is released has its first layout already, and takes up maxInitializing still.
+    """
+    beginners = {grant.node for grant in ledger if grant.purpose is Purpose.INITIAL}
+    return [replace(n, initial=True) if n.node in beginners else n for n in nodes] if beginners else nodes
 
 
 def _lost(nodes: Iterable[Standing], ledger: Sequence[Grant], rules: Rules) -> tuple[tuple[str, ...], datetime | None]:
