@@ -19,6 +19,7 @@ from tests.unit.worlds import T0
 from gpupartition.api.v1alpha1 import Grant, Phase
 from gpupartition.domain.admission import Rules, Standing, admit
 from gpupartition.domain.rest import same_layout
+from gpupartition.domain.world import only_closes_or_opens
 
 CARELESS: Final = {
     "a record is written without its version": {"record"},
@@ -104,6 +105,8 @@ def _views(rollout: Rollout, state: State, n: int, record: Record) -> set[View]:
     node = state.nodes[n]
     blind = rollout.bug == "a grant for the node before is not seen" and node.there and not node.taken_for
     wanted = _wanted(rollout, state, n)
+    copies = only_closes_or_opens(record.phase, has_token=bool(record.token))
+    pools, pods = ({node.pool, BASE, *rollout.path}, {node.pod, 0}) if copies else ({node.pool}, {node.pod})
     may_ask = record.phase is Phase.FAILED or (rollout.reverts and record.phase is Phase.ROLLED_BACK)
     return {
         View(
@@ -118,7 +121,7 @@ def _views(rollout: Rollout, state: State, n: int, record: Record) -> set[View]:
             theirs=node.theirs,
             way=rollout.quiesce,
             seen=node.seen,
-            pool=node.pool,
+            pool=pool,
             claim=node.claim,
             grant=0 if blind else node.taken,
             grant_stands=node.taken_for and record.ours,
@@ -131,7 +134,7 @@ def _views(rollout: Rollout, state: State, n: int, record: Record) -> set[View]:
             bug=rollout.bug,
             evicts=rollout.evicts,
             halts=rollout.halts,
-            pod=node.pod,
+            pod=pod,
             outdated=node.outdated,
             cuts=rollout.cuts,
             answered=node.answered,
@@ -142,6 +145,8 @@ def _views(rollout: Rollout, state: State, n: int, record: Record) -> set[View]:
         )
         for overdue in ((False,) if record.at_rest or rollout.patient else (False, True))
         for asked in ((False, True) if may_ask else (False,))
+        for pool in pools
+        for pod in pods
     }
 
 

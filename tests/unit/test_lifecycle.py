@@ -113,7 +113,6 @@ CASES: Final[Mapping[tuple[Phase, str], Case]] = {
     (Phase.QUIESCING, UNWANTED): (record(Phase.QUIESCING), world(wanted=None)),
     (Phase.QUIESCING, ALL_ALONG): (record(Phase.QUIESCING), world(wanted=WHOLE)),
     (Phase.QUIESCING, UNWANTED + UNVERIFIED): (record(Phase.QUIESCING, dirty=True), world(wanted=None)),
-    (Phase.QUIESCING, SUPERSEDED): (record(Phase.QUIESCING), world(wanted=QUARTERS)),
     (Phase.QUIESCING, "no new claim is allocated here"): (
         record(Phase.QUIESCING),
         world(rule=quiesce(watched=LIMITS.settle)),
@@ -519,7 +518,7 @@ def test_a_failed_node_that_nobody_wants_any_more_is_rolled_back_first() -> None
 # ------------------------------------------------------------------------------------------------------------------ new target
 
 
-@pytest.mark.parametrize("phase", [Phase.ADMITTED, Phase.QUIESCING, Phase.DRAINING])
+@pytest.mark.parametrize("phase", [Phase.ADMITTED, Phase.DRAINING])
 def test_before_applying_a_new_target_replaces_the_old_one_in_place(phase: Phase) -> None:
     turn = world(wanted=QUARTERS, rule=quiesce())
     after = must(record(phase), turn)
@@ -532,6 +531,14 @@ def test_before_applying_a_new_target_replaces_the_old_one_in_place(phase: Phase
 def test_in_these_phases_a_new_target_has_to_wait(phase: Phase) -> None:
     turn = world(wanted=QUARTERS, observed=seen(WHOLE, ready=False), rule=quiesce())
     assert advance(record(phase), turn) is None
+
+
+def test_a_new_target_waits_until_the_node_is_closed_because_what_is_published_is_not_read_anew_before() -> None:
+    assert advance(record(Phase.QUIESCING), world(wanted=QUARTERS, rule=quiesce(watched=NEVER))) is None
+    after = must(record(Phase.QUIESCING), world(wanted=QUARTERS, rule=quiesce()))
+    assert after.phase is Phase.DRAINING
+    assert after.target is not None
+    assert after.target.fingerprint == HALVES.fingerprint
 
 
 def test_a_superseded_target_never_reaches_releasing() -> None:

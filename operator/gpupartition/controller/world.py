@@ -44,7 +44,7 @@ from gpupartition.domain.lifecycle import ABANDONED
 from gpupartition.domain.others import at_work, skips
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.quiesce import holds, in_force, quiesce
-from gpupartition.domain.world import AT_REST, Limits, World
+from gpupartition.domain.world import AT_REST, Limits, World, only_closes_or_opens
 from gpupartition.domain.writes import Subject
 from gpupartition.kube import (
     CONFIG_MAPS,
@@ -120,7 +120,6 @@ class Reader:
         """Read the node of this record from the caches alone."""
         name = record.name
         rule_name = names.taint_rule(name, record.spec.node_uid)
-        slices = [s for s in self._caches.slices.by("node", name) if s["spec"]["driver"] == driver.driver_name]
         pool = driver.backend.pool_name(driver.spec, name)
         return await self._reading(
             body={"metadata": {"name": name}},
@@ -129,7 +128,7 @@ class Reader:
             driver=driver,
             policy=policy,
             node=self._caches.nodes.get(name),
-            slices=slices,
+            slices=self._known_slices(name, driver),
             pods=await self._pods(driver, name, live=False),
             rule=self._caches.rule(rule_name),
             claims=list(self._caches.claims.by("pool", pool)),
@@ -143,21 +142,24 @@ class Reader:
         """
         name, copy = known.name, drivers.get(known.spec.driver) or await self._client.get(DRIVERS, known.spec.driver)
         driver = await self._intents.driver(copy)
-        before = await self._objects(known, driver, slices=_are_ours(driver))
+        ours = _are_ours(driver)
+        before = await self._objects(known, driver, slices=ours)
         body = await self._client.get(NODE_STATES, name)
         record = Record.read(body)
+        # A list is answered once the server's copy has caught up with all that was just written, which takes longer than the rest of a turn.
+        live = ours or not only_closes_or_opens(record.state.phase, has_token=bool(record.state.token))
         policy_body, driver_body, after, pods = await asyncio.gather(
             self._maybe(POLICIES, record.spec.policy_ref.name),
             self._client.get(DRIVERS, record.spec.driver),
-            self._objects(known, driver, slices=True),
-            self._pods(driver, name, live=True),
+            self._objects(known, driver, slices=live),
+            self._pods(driver, name, live=live),
         )
-        if record.spec != known.spec or _versions(before) != _versions(after, slices=_are_ours(driver)):
+        if record.spec != known.spec or _versions(before) != _versions(after, slices=ours):
             raise Moved(name)
         if _spec_version(driver_body) != _spec_version(copy):
             drivers[known.spec.driver] = driver_body
             raise Moved(name)
-        node, rule, slices = after
+        node, rule, slices = after if live else (*after[:2], self._known_slices(name, driver))
         ledger = DriverStatus.model_validate(driver_body.get("status", {})).in_flight
         beginning = record.state.phase in AT_REST and grant_of(ledger, name) is not None
         ends_a_plugin = record.state.phase is Phase.FAILED and record.state.restart is not None
@@ -188,6 +190,9 @@ class Reader:
             self._maybe(driver.taint_rules, names.taint_rule(name, known.spec.node_uid)),
             self._slices(name, driver) if slices else _none(),
         )
+
+    def _known_slices(self, name: str, driver: Driver) -> list[Object]:
+        return [s for s in self._caches.slices.by("node", name) if s["spec"]["driver"] == driver.driver_name]
 
     async def _slices(self, name: str, driver: Driver) -> list[Object]:
         selector = f"spec.nodeName={name},spec.driver={driver.driver_name}"

@@ -226,7 +226,6 @@ PHASES: Final[dict[Phase, Row]] = {
             *_POINTLESS,
             _STUCK,
             Exit(recovering(quiesced), Phase.VERIFYING, "closed to new claims, and compared with what it was"),
-            Exit(steady(superseded), Phase.QUIESCING, "the policy wants another layout", retarget),
             Exit(steady(settled), Phase.DRAINING, "no new claim is allocated here"),
         ),
         _quiescing,

@@ -20,6 +20,12 @@ QUIESCED: Final = frozenset(
 )
 
 
+def only_closes_or_opens(phase: Phase, *, has_token: bool) -> bool:
+    """Whether what a node's driver publishes and runs decides nothing in this phase, nor is written, so that an old copy of it will do."""
+    gives_back = phase in AT_REST and has_token
+    return gives_back or phase in {Phase.QUIESCING, Phase.RELEASING, Phase.ABORTING}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """How long each phase may take, and how long a fact must have been true. Every one can be set (settings.py)."""
