@@ -167,12 +167,12 @@ def _record(node: str, uid: str, phase: Phase, wanted: Config) -> Object:
 
 def _loop(fleet: Fleet, caches: Caches, intents: Intents) -> PolicyLoop:
     """The loop as the operator puts it together."""
-    client, settings = fleet.client, Settings()
+    client, settings, watches = fleet.client, Settings(), Stopwatch()
     policies = {each["metadata"]["name"]: each for each in fleet.objects[POLICIES]}
     absence = Absence(noticed=settings.limits.not_ready, ignored=settings.ignore_not_ready)
     standings = Standings(caches, absence)
-    ledger = Ledger(client, caches, standings)
-    reader = Reader(client, caches, intents, Stopwatch(), settings.limits)
+    ledger = Ledger(client, caches, standings, watches, settings.limits.first_looks)
+    reader = Reader(client, caches, intents, watches, settings.limits)
     observer = Observer(Forecast(caches, reader, ledger, absence=absence))
     summary = Summary(client, caches, standings, Recorder(client), settings, observer, policies)
     probe = Probe(client, dry_runs=False)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from datetime import timedelta
+from typing import Any, Final
 
 import pytest
 from tests.unit.worlds import T0
 
 from gpupartition.api.v1alpha1 import Grant, NodeCount, Phase
 from gpupartition.domain.admission import LEDGER_SIZE, Admission, Rules, Standing, admit, resolve
+
+SECOND: Final = timedelta(seconds=1)
+LOOKS: Final[dict[str, Any]] = {"looks": 3 * SECOND, "now": T0}
 
 
 def standing(node: str, phase: Phase = Phase.PENDING, **more: Any) -> Standing:
@@ -38,6 +42,26 @@ def decide(
 ) -> Admission:
     rules = Rules(max_unavailable=mine, driver_max_unavailable=driver, limit=limit, **brakes)
     return admit(nodes=standings, others=others, ledger=ledger, rules=rules, vanished=vanished)
+
+
+# -------------------------------------------------------------------------------------------------------------- first looks
+
+
+def test_nobody_begins_while_a_node_has_not_been_looked_at_because_it_may_be_the_one_to_go_first() -> None:
+    found = decide([standing("a", holders=1), standing("b", towards=False, startable=False, unseen=True)], **LOOKS)
+    assert (found.nodes, found.left, found.until) == ((), 2, T0 + 3 * SECOND)
+    assert found.message == "1 node waits to be looked at"
+    assert decide([standing("a", holders=1), standing("b")], **LOOKS).nodes == ("b",)
+
+
+def test_nodes_that_nobody_looks_at_hold_the_others_up_for_a_while_only() -> None:
+    unseen = standing("b", towards=False, startable=False, unseen=True)
+    assert decide([standing("a"), unseen]).nodes == ("a",)
+
+
+def test_whatever_is_not_looked_at_a_lost_node_is_closed() -> None:
+    lost = standing("a", Phase.UP_TO_DATE, lost=T0)
+    assert decide([lost, standing("b", towards=False, startable=False, unseen=True)], **LOOKS).lost == ("a",)
 
 
 # ---------------------------------------------------------------------------------------------------------------- percentages

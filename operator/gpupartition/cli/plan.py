@@ -157,8 +157,9 @@ async def _foresee(
     await caches.read()
     intents = Intents(caches, Probe(client, dry_runs=False))
     absence = Absence(noticed=settings.limits.not_ready, ignored=settings.ignore_not_ready)
-    ledger = Ledger(client, caches, Standings(caches, absence))
-    reader = Reader(client, caches, intents, Stopwatch(), settings.limits)
+    watches = Stopwatch()
+    ledger = Ledger(client, caches, Standings(caches, absence), watches, settings.limits.first_looks)
+    reader = Reader(client, caches, intents, watches, settings.limits)
     occupants = Occupants(client, Refusals(), namespace=settings.namespace)
     forecast = Forecast(caches, reader, ledger, absence=absence, occupants=occupants)
     shared = {policies[name]["spec"]["driver"] for name in asked}

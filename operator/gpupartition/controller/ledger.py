@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from gpupartition.api.v1alpha1 import DriftBrake, DriverStatus, Grant, OnFailure, Phase, Purpose
@@ -12,6 +13,7 @@ from gpupartition.controller.caches import Caches, condition
 from gpupartition.controller.facts import grant_of
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, dump, new_record
 from gpupartition.controller.scope import Scope, Standings, is_ignored, ledger_of
+from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.domain.admission import Admission, Rules, admit, resolve
 from gpupartition.domain.drift import brake, brake_message
 from gpupartition.domain.others import at_work
@@ -35,11 +37,15 @@ async def _nothing_to_prepare(scope: Scope, nodes: Sequence[str], at_rest: bool)
 class Ledger:
     """Gives grants out and takes them back."""
 
-    def __init__(self, client: Client, caches: Caches, standings: Standings) -> None:
+    def __init__(
+        self, client: Client, caches: Caches, standings: Standings, watches: Stopwatch, first_looks: timedelta
+    ) -> None:
         self._client = client
         self._caches = caches
         self._standings = standings
         self._absence = standings.absence
+        self._watches = watches
+        self._first_looks = first_looks
 
     def decide(
         self, scope: Scope, records: dict[str, Record], ledger: list[Grant], everybody: Iterable[Record]
@@ -55,7 +61,10 @@ class Ledger:
             scope, ((name, record, bodies.get(name)) for name, record in sorted(records.items()))
         )
         of_driver = [r for r in everybody if r.spec.driver == scope.driver.name]
+        unseen = any(n.unseen for n in nodes)
+        looked = self._watches.read((f"policy {policy.name}", "unseen"), policy.generation if unseen else None)
         rules = self.rules(scope, records, of_driver)
+        rules = replace(rules, looks=max(self._first_looks - looked, timedelta(0)))
         others = self.others(scope, of_driver, ledger)
         mine = {g.node for g in ledger if g.policy == policy.name and g.purpose is Purpose.ROLL_OUT}
         return admit(nodes=nodes, others=others, ledger=ledger, rules=rules, vanished=mine - records.keys())

@@ -82,7 +82,7 @@ class Operator:
         recorder, watches, refusals = Recorder(client), Stopwatch(), Refusals()
         absence = Absence(noticed=settings.limits.not_ready, ignored=settings.ignore_not_ready)
         standings = Standings(self._caches, absence)
-        ledger = Ledger(client, self._caches, standings)
+        ledger = Ledger(client, self._caches, standings, watches, settings.limits.first_looks)
         occupants = Occupants(client, refusals, namespace=settings.namespace)
         reader = Reader(client, self._caches, intents, watches, settings.limits, occupants=occupants)
         forecast = Forecast(self._caches, reader, ledger, absence=absence)

@@ -170,6 +170,7 @@ def standing(scope: Scope, name: str, record: Record | None, node: Object | None
         phase=state.phase,
         at_target=not reverts if intent is None else state.phase is Phase.UP_TO_DATE and on_target and alive,
         towards=on_target,
+        unseen=alive and bool(wanted) and not on_target and state.phase in AT_REST,
         startable=alive and not skip and (reverts or (bool(wanted) and on_target and state.phase is not Phase.SKIPPED)),
         halted=state.phase in FAILURES and on_target and not asked_again,
         blocked=bool(state.blockers) and state.phase is Phase.PENDING and when_idle,

@@ -17,7 +17,8 @@ LEDGER_SIZE: Final = 1024  # entries of status.inFlight; more nodes than that at
 class Standing:
     """Where one node of a policy stands, as far as admission and status care.
 
-    `at_target`: verified with what is wanted now; `towards`: its record's target is what is wanted now; `startable`: it could begin
+    `at_target`: verified with what is wanted now; `towards`: its record's target is what is wanted now; `unseen`: it
+    does not say so yet, because nobody has looked at it since; `startable`: it could begin
     (its layout compiles and there is a way back); `halted`: it failed with the present target and nobody asked to try again;
     `blocked`: holders are in the way and the policy does not wait for them; `leaving`: the policy gives the node up, and at most brings it
     back to what it had, so that its limit is not about it; `initial`: it is new and in nobody's use, and gets its first layout; `lost`: when a
@@ -31,6 +32,7 @@ class Standing:
     phase: Phase = Phase.PENDING
     at_target: bool = False
     towards: bool = False
+    unseen: bool = False
     startable: bool = True
     halted: bool = False
     blocked: bool = False
@@ -86,6 +88,7 @@ class Rules:
     frozen: str = ""  # the reason; "" when not frozen
     stopped: str = ""  # what is wrong with the installation; "" when nothing
     outside: str = ""  # when the next window opens, for people; "" while one is open
+    looks: timedelta = timedelta(0)  # how much longer it is waited for nodes that nobody has looked at yet
     turn: datetime | None = None  # when the windows open or close next
     pause: timedelta = timedelta(0)  # between the release of one node and the admission of the next
     now: datetime = datetime.min.replace(tzinfo=UTC)  # noqa: RUF009  (a constant; with no pause nobody asks)
@@ -149,8 +152,10 @@ def admit(
     nodes = as_granted(nodes, ledger)
     lost, next_lost = _lost(nodes, ledger, rules)
     shut = _shut(nodes, rules)
+    shut = shut or _unseen(nodes, rules)
     if shut is not None:
-        return replace(shut, lost=lost, until=next_lost)
+        until = min([at for at in (shut.until, next_lost) if at is not None], default=None)
+        return replace(shut, lost=lost, until=until)
     granted = {grant.node for grant in ledger}
     stuck = {n.node for n in nodes if n.halted and n.in_flight}
     excused = stuck if rules.go_on else set()  # they count against max_failed instead
@@ -244,6 +249,17 @@ def _shut(nodes: Sequence[Standing], rules: Rules) -> Admission | None:
     if len(halted) > rules.max_failed:
         return Admission(reason="RolloutHalted", message=f"no other node is touched since {halted[0]} failed")
     return None
+
+
+def _unseen(nodes: Sequence[Standing], rules: Rules) -> Admission | None:
+    """Who goes first is decided when all are known, for a while: else it would be whoever was looked at first, with or without holders."""
+    unseen = sum(n.unseen for n in nodes)
+    if not unseen or not rules.looks:
+        return None
+    left = unseen + sum(n.waits and not n.in_flight for n in nodes)
+    return Admission(
+        reason="RollingOut", message=f"{_waiting(unseen)} to be looked at", left=left, until=rules.now + rules.looks
+    )
 
 
 def _gate(

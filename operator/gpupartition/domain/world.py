@@ -54,6 +54,9 @@ class Limits:
     )  # a scheduler with a backlog bound a pod 0.3 s after the taint; ten times that, and more
     idle_gap: timedelta = timedelta(seconds=5)  # a force-deleted pod frees its claim seconds before its processes end
     min_ready: timedelta = timedelta(seconds=10)
+    first_looks: timedelta = timedelta(
+        seconds=10
+    )  # whoever could go first may be among those that were not looked at yet
     drift: timedelta = timedelta(seconds=180)  # a kubelet start wipes the slices for up to 42 s
     not_ready: timedelta = timedelta(seconds=30)  # a node that flaps must not be closed and opened each time
 
