@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 import yaml
 from testbed.programs import TestbedError
+from tests.e2e.api_examples import EXAMPLES, manifest, named, written
 from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES
 
 from gpupartition.api.crd import KINDS
@@ -44,24 +45,6 @@ if TYPE_CHECKING:
     from gpupartition.kube.kinds import Kind
 
 CRDS: Final = Path(__file__).parents[2] / "crds"
-
-EXAMPLES: Final = yaml.safe_load(Path(__file__).with_name("api_examples.yaml").read_text(encoding="utf-8"))
-
-
-def named(title: str) -> str:
-    return "api-" + re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
-
-
-def manifest(title: str, base: str, **change: object) -> dict[str, Any]:
-    """An object like the base of that name, with some fields of its spec replaced."""
-    metadata = {"name": named(title)}
-    kind, spec = EXAMPLES["base"][base].values()
-    return {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec | change}
-
-
-def written(example: dict[str, Any]) -> dict[str, Any]:
-    base = next(key for key in EXAMPLES["base"] if key in example)
-    return manifest(example["title"], base, **example[base])
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +105,12 @@ def test_what_is_wrong_is_refused_with_what_to_write_instead(example: dict[str, 
     if applied.server_side:
         says = example.get("saysServerSide", says)
     assert says in applied.complaints.get(named(example["title"]), "it was taken")
+
+
+def test_an_empty_list_is_refused_once(applied: Applied) -> None:
+    complaint = applied.complaints[named("no layout")]
+    assert complaint.count("Invalid value") == 1
+    assert "index" not in complaint
 
 
 async def test_a_field_that_is_unknown_is_named(installed: ControlPlane) -> None:

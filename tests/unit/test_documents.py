@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import io
+import re
+from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
 import yaml
+from tests.e2e import api_examples
+from tests.e2e.api_examples import EXAMPLES
 from tests.unit.fleet import driver, policy
 
+from gpupartition.api import crd
 from gpupartition.cli.documents import Unusable, read
+from gpupartition.cli.offline import KINDS
 from gpupartition.kube import Object
 
 
-def written(folder: Path, *bodies: object) -> str:
+def written_to(folder: Path, *bodies: object) -> str:
     path = folder / "policy.yaml"
     path.write_text(yaml.safe_dump_all(bodies))
     return str(path)
@@ -21,7 +28,7 @@ def written(folder: Path, *bodies: object) -> str:
 
 def mistakes(folder: Path, *bodies: object) -> list[str]:
     with pytest.raises(Unusable, match=r"\w") as unusable:
-        read([written(folder, *bodies)])
+        read([written_to(folder, *bodies)])
     return [line.replace(f"{folder}/", "") for line in unusable.value.lines]
 
 
@@ -31,7 +38,7 @@ def changed(**spec: object) -> Object:
 
 
 def test_several_documents_in_one_file_are_all_read(tmp_path: Path) -> None:
-    found = read([written(tmp_path, driver(), None, policy("one"), policy("two"))])
+    found = read([written_to(tmp_path, driver(), None, policy("one"), policy("two"))])
     assert [(d.kind, d.name) for d in found] == [
         ("GpuPartitionDriver", "example"),
         ("GpuPartitionPolicy", "one"),
@@ -45,31 +52,84 @@ def test_what_kubectl_prints_can_be_piped_in() -> None:
 
 
 def test_every_mistake_is_told_not_only_the_first(tmp_path: Path) -> None:
-    assert mistakes(tmp_path, changed(mode="Look", rollout={"limit": "0%"}), {"kind": "Pod"}) == [
-        "policy.yaml, document 1: GpuPartitionPolicy inference: spec.mode: Input should be 'Enforce' or 'Observe' (it is 'Look')",
-        "policy.yaml, document 2: kind Pod is none of GpuPartitionDriver, GpuPartitionPolicy; leave it out",
+    assert mistakes(tmp_path, changed(mode="Look", rollout={"limit": True}), {**policy(), "kind": "GpuPolicy"}) == [
+        'policy.yaml, document 1: GpuPartitionPolicy inference: spec.mode: write Enforce or Observe (it is "Look")',
+        "policy.yaml, document 1: GpuPartitionPolicy inference: spec.rollout.limit: write a whole number, or a text (it is true)",
+        "policy.yaml, document 2: kind GpuPolicy is none of GpuPartitionDriver, GpuPartitionPolicy",
     ]
+
+
+def test_what_stands_beside_a_policy_is_passed_over_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    others = [{"apiVersion": "apps/v1", "kind": "Deployment"}, {"apiVersion": "v1", "kind": "ConfigMap"}] * 2
+    record = {"apiVersion": "gpupartition.dev/v1alpha1", "kind": "GpuPartitionNodeState"}
+    text = yaml.safe_dump_all([*others, policy("one"), record])
+    assert [d.name for d in read(["-"], io.StringIO(text))] == ["one"]
+    told = "passed over, as nothing is planned for it: 2 ConfigMap, 2 Deployment, 1 GpuPartitionNodeState\n"
+    assert capsys.readouterr().err == told
+
+
+def test_files_with_other_kinds_alone_are_refused(tmp_path: Path) -> None:
+    (line,) = mistakes(tmp_path, {"apiVersion": "v1", "kind": "ConfigMap"})
+    assert line == "policy.yaml: no GpuPartitionPolicy and no GpuPartitionDriver in there, but 1 ConfigMap"
+
+
+@pytest.mark.parametrize("example", EXAMPLES["accepted"], ids=itemgetter("title"))
+def test_what_the_api_server_takes_is_taken(example: Object, tmp_path: Path) -> None:
+    (document,) = read([written_to(tmp_path, api_examples.written(example))])
+    assert document.name == api_examples.named(example["title"])
+
+
+# Words of the API server's own, in whose place there are others here; what is said must be said of the same field.
+OWN = re.compile(r"in body|Required value|[Ss]upported value|Duplicate value|Too (many|long)|Invalid value: 0$")
+
+
+@pytest.mark.parametrize("example", EXAMPLES["refused"], ids=itemgetter("title"))
+def test_what_the_api_server_refuses_is_refused_at_the_same_place_and_by_rules_with_the_same_words(
+    example: Object, tmp_path: Path
+) -> None:
+    told, said = mistakes(tmp_path, api_examples.written(example)), example["says"]
+    if place := re.match(r"(spec[^: ]*)(: | in body)", said):
+        assert any(f": {place[1]}" in line for line in told), told
+    if not OWN.search(said):
+        words = re.sub(r'^("[^"]*"|-?[0-9]+): ', "", said.split("Invalid value: ")[-1])
+        assert any(words in line for line in told), told
+
+
+def test_each_rule_refuses_an_example(tmp_path: Path) -> None:
+    """So that none is read here that the API server has never been asked about."""
+    told = [line for example in EXAMPLES["refused"] for line in mistakes(tmp_path, api_examples.written(example))]
+    for rule in rules():
+        words = [rule["message"]] if "message" in rule else re.findall(r"'([^']{20,})'", rule["messageExpression"])
+        assert any(word in line for word in words for line in told), rule
+
+
+def rules() -> Iterator[dict[str, str]]:
+    """Those of what people write, but for those of changes, and that of the name, which no example has."""
+    for kind in KINDS.values():
+        left = [crd.crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]]
+        while left:
+            schema = left.pop()
+            yield from (r for r in schema.get("x-kubernetes-validations", ()) if "oldSelf" not in r["rule"])
+            left += schema.get("properties", {}).values()
+            left += [schema[inner] for inner in ("items", "additionalProperties") if inner in schema]
 
 
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (changed(nodeSelector={}), "spec.nodeSelector: would select every node"),
         (changed(rollout={"limit": "0%"}), 'spec.rollout.limit: write a number of nodes, at least 1, or a percentage'),
-        (changed(rollout={"maxUnavailable": 0}), "spec.rollout.maxUnavailable: write a number of nodes"),
-        (changed(layouts=[{"name": "a", "match": {"all": True}, "type": "Equal"}]), "spec.layouts[0].equal: type Equal says how"),
-        (changed(layouts=[{"name": "a", "match": {"all": True}, "type": "Profiles"}]), "spec.layouts[0].profiles: type Profiles says how"),
-        (changed(layouts=[{"name": "a", "match": {"all": True}, "type": "Mode"}]), "spec.layouts[0].mode: type Mode says how"),
         (changed(layouts=[{"name": "a", "match": {}, "type": "Whole"}]), "spec.layouts[0].match: matches no GPU"),
-        (changed(rollout={"drain": {"force": True}}), "spec.rollout.drain.force: is about evictions, and only mode: Evict evicts"),
-        (changed(rollout={"drain": {"mode": "Evict", "waitForCompletion": {}}}), "selects no pod in particular"),
-        (changed(layout=[]), "spec.layout: Extra inputs are not permitted"),
+        (changed(layout=[]), "spec.layout: there is no such field; write deletionPolicy, driver, layouts, mode, nodeSelector or rollout"),
+        (changed(nodeSelector=None), "spec.nodeSelector: is missing: Which nodes"),
+        ({**policy(), "specs": {}}, "GpuPartitionPolicy inference: specs: there is no such field"),
+        ({**policy(), "metadata": {"name": "n" * 64}}, "the name is used as the value of a label: write at most 63 characters"),
+        ({**policy(), "metadata": {"name": "In Ference"}}, "metadata.name: has to match"),
+        ({**policy(), "metadata": {"name": "inference\n"}}, "metadata.name: has to match"),
+        ({**policy(), "metadata": {"name": "a", "annotations": {"b": 1}}}, "metadata.annotations[b]: write a text, in quotes (it is 1)"),
         ("text", "no Kubernetes object: it has no kind"),
         ({**policy(), "apiVersion": "gpupartition.dev/v9"}, "write gpupartition.dev/v1alpha1"),
         ({**policy(), "metadata": {}}, "metadata.name: is missing"),
-        ({**driver(), "spec": {"type": "Publish"}}, "spec.publish: type Publish says how"),
-        ({**driver(), "spec": {"type": "NvidiaMig"}}, "spec.nvidiaMig: type NvidiaMig says how"),
-        ({**driver(), "spec": {"type": "AmdDcm"}}, "spec.amdDcm: type AmdDcm says how"),
+        ({**driver(), "metadata": None}, "GpuPartitionDriver: metadata: is missing"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_with_its_place_and_what_to_write(tmp_path: Path, body: object, says: str) -> None:
@@ -91,6 +151,18 @@ def test_a_file_without_usable_text_is_named(tmp_path: Path, text: str, says: st
     path.write_text(text)
     with pytest.raises(Unusable, match=says):
         read([str(path)])
+
+
+def test_yaml_is_read_as_kubectl_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text(
+        yaml.safe_dump(changed(mode=None))
+        + "  rollout: {pauseBetweenSeconds: 60.0, windows: [{start: 22:00, end: 06:00}]}\n"
+        + "status: {observedGeneration: never}\n"
+    )
+    (found,) = read([str(tmp_path / "policy.yaml")])
+    window = {"start": "22:00", "end": "06:00"}
+    assert found.body["spec"]["rollout"] == {"pauseBetweenSeconds": 60, "windows": [window]}
+    assert "mode" not in found.body["spec"]
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

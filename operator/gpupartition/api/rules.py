@@ -184,7 +184,7 @@ MATCH: Final = (
 )
 
 LAYOUTS: Final = Rule(
-    f"self.filter(l, {_ALL.format('l.match')}).size() <= ({_ALL.format('self[self.size() - 1].match')} ? 1 : 0)",
+    f"self.filter(l, {_ALL.format('l.match')}).size() <= (self.size() > 0 && {_ALL.format('self[self.size() - 1].match')} ? 1 : 0)",
     "the first layout that matches a GPU wins, so nothing after match: {all: true} is ever used: only the last layout can have it",
 )
 
