@@ -57,7 +57,9 @@ async def _main(name: str, *, keep: bool) -> int:
         with contextlib.suppress(asyncio.CancelledError):
             code = await telling
     finally:
-        if not (keep and code == 0):
+        if not background.started:
+            screen.whisper("this one has started nothing")
+        elif not (keep and code == 0):
             screen.gap()
             screen.whisper("ending everything")
             await background.end()

@@ -32,6 +32,11 @@ class Background:
         return str(self._files.kubeconfig("admin"))
 
     @property
+    def started(self) -> bool:
+        """Whether there has been anything to end."""
+        return self._process is not None
+
+    @property
     def alive(self) -> bool:
         """Whether it was started and has not ended."""
         return self._process is not None and self._process.returncode is None

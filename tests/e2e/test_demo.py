@@ -129,6 +129,8 @@ async def test_a_second_demo_of_the_same_name_says_how_to_end_the_first() -> Non
         said = " ".join(output.decode().split())
         assert f"testbed {name} " in said
         assert "make demo-down" in said
+        assert "this one has started nothing" in said
+        assert "nothing is left running" not in said
         first.send_signal(signal.SIGINT)
         await first.communicate()
         assert nothing_is_left(name)
