@@ -31,7 +31,7 @@ demo-down: $(STAMP)  ## end what `make demo` left running
 
 test: lint unit e2e  ## everything: lint, types, unit, property and end-to-end tests
 
-unit: $(STAMP)  ## rules and invariants, in seconds
+unit: $(STAMP)  ## rules and invariants
 	@$(PYTEST) -q -m 'not e2e' -n $(WORKERS) $(ARGS)
 
 e2e: $(STAMP)  ## promises, on a real control plane (the first run builds it)
