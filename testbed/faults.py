@@ -36,13 +36,14 @@ value of the label nvidia.com/mig.config or dcm.amd.com/gpu-config-profile, so t
 | `in-use=GPU`               | a process that is no pod has this GPU open                                                            |
 | `no-reset`                 | GPUs cannot be reset, as on some clouds' machines: only a reboot brings a pending mode                |
 | `gpu-dies=GPU`             | this GPU is lost as soon as its turn comes, until the node is rebooted                                |
+| `gpu-gone=GPU`             | this GPU has fallen off the bus: no program finds it, and NVML counts without it                      |
 
 | switch of AMD's            | what it does                                                                                          |
 |----------------------------|-------------------------------------------------------------------------------------------------------|
 | `auto-partition`           | the plugin announces what it would with its feature gate AutoPartition                                |
 | `newer-dcm`                | a later Device Config Manager: writes in-progress first; who has no number gets all GPUs that are left |
 | `gpu-fails=GPU`            | this GPU refuses every change, and the others are changed                                             |
-| `stale-mount`, `slow-apply`, `late-state`, `in-use` | as above                                                                     |
+| `stale-mount`, `slow-apply`, `late-state`, `in-use`, `gpu-gone` | as above                                                         |
 | `wrong-state=success`      | it does nothing and says success                                                                      |
 | `wrong-state=failed`       | it does everything and says failure                                                                   |
 | `wedged[=before]`          | it does nothing and says nothing                                                                      |
@@ -94,6 +95,7 @@ ARGUMENTS: Final = {
     "in-use": (r"\d+", None),
     "no-reset": ("", ""),
     "gpu-dies": (r"\d+", None),
+    "gpu-gone": (r"\d+", None),
     "auto-partition": ("", ""),
     "newer-dcm": ("", ""),
     "gpu-fails": (r"\d+", None),

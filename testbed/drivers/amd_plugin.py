@@ -34,4 +34,5 @@ class AmdPlugin(StaticPlugin):
         return self._machine.profile
 
     def _look(self, on: Mapping[str, str]) -> list[dict[str, Any]]:
-        return (draw_auto if self._auto or "auto-partition" in on else draw)(self._machine.amd.gpus)
+        gpus = self._machine.amd.gpus
+        return draw_auto(gpus) if self._auto or "auto-partition" in on else draw(gpus, self._machine.on_bus(gpus))

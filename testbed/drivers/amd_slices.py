@@ -35,9 +35,10 @@ AUTO_DEVICE: Final = re.compile(r"gpu-(?P<index>\d+)-[a-z]+-nps\d")
 Object = dict[str, Any]
 
 
-def draw(gpus: Sequence[AmdGpu]) -> list[Object]:
-    """The contents of the pool's slices: one, with what is there."""
-    devices = [_device(gpu, index, minor) for index, gpu in enumerate(gpus) for minor in gpu.minors]
+def draw(gpus: Sequence[AmdGpu], places: Sequence[int] | None = None) -> list[Object]:
+    """The contents of the pool's slices: one, with what is there of the GPUs in these places (None: all)."""
+    there = range(len(gpus)) if places is None else places
+    devices = [_device(gpus[index], index, minor) for index in there for minor in gpus[index].minors]
     return [{"devices": sorted(devices, key=lambda device: str(device["name"]))}]
 
 
@@ -61,13 +62,14 @@ def device_name(minor: int) -> str:
     return f"gpu-{minor}-{FIRST_RENDER + minor}"
 
 
-def meant(device: str, gpus: Sequence[AmdGpu]) -> int | None:
-    """The GPU of a device, as the device files are numbered now; None for what is not there (any more)."""
+def meant(device: str, gpus: Sequence[AmdGpu], places: Sequence[int] | None = None) -> int | None:
+    """The GPU of a device, as the device files are numbered now; None for what is not there (any more), or in none of these places."""
     if auto := AUTO_DEVICE.fullmatch(device):
         return int(auto["index"]) if int(auto["index"]) < len(gpus) else None
     found = DEVICE.fullmatch(device)
     minor = int(found["card"]) if found else -1
-    return next((index for index, gpu in enumerate(gpus) if minor in gpu.minors), None)
+    there = range(len(gpus)) if places is None else places
+    return next((index for index in there if minor in gpus[index].minors), None)
 
 
 def _common(gpu: AmdGpu, index: int) -> Object:

@@ -213,7 +213,8 @@ class ConfigManager(Daemon):
         if on.get("wrong-state") == "success":
             await self._say("success", on)
             return False
-        attempt = Attempt(gpus=self._machine.amd.gpus)
+        places = self._machine.on_bus(self._machine.amd.gpus)
+        attempt = Attempt(gpus=tuple(self._machine.amd.gpus[place] for place in places), places=places)
         try:
             found = dcm_profiles.read(self._read().get(FILE), profile)
         except RefusedError as refusal:
@@ -250,13 +251,13 @@ class ConfigManager(Daemon):
         told = False
         for _ in dcm_profiles.apply(wanted, attempt, on):
             before = self._machine.amd.gpus
-            await self._machine.change_amd_gpus(attempt.gpus)
-            loaded = [gpu.memory for gpu in before] != [gpu.memory for gpu in attempt.gpus]
+            await self._machine.change_amd_gpus(attempt.gpus, attempt.places)
+            loaded = [gpu.memory for gpu in before] != [gpu.memory for gpu in self._machine.amd.gpus]
             await asyncio.sleep(self.settings.load if loaded else self.settings.step)
             if attempt.failed and not told:
                 told = True
                 await self._say("failure", on)
-            attempt.gpus = self._machine.amd.gpus
+            attempt.gpus = tuple(self._machine.amd.gpus[place] for place in attempt.places)
             await self._look_for_users(attempt, on)
 
     def _end_in(self, panic: str) -> None:
@@ -266,7 +267,8 @@ class ConfigManager(Daemon):
             self._process.cancel()
 
     async def _look_for_users(self, attempt: Attempt, on: Mapping[str, str]) -> None:
-        users = await self._machine.amd_gpu_users()
+        found = await self._machine.amd_gpu_users()
+        users = {number: found[place] for number, place in enumerate(attempt.places) if place in found}
         if "in-use" in on:
             users.setdefault(int(on["in-use"]), set()).add("a process that is no pod")
         attempt.users, attempt.watchers = users, await self._machine.running(WATCHERS)

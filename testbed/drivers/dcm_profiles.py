@@ -164,10 +164,12 @@ def _invalid(why: str) -> RefusedError:
 class Attempt:
     """The GPUs that it works on and who uses them, how it went for each GPU, and whether it had to do anything and could not.
 
-    `watchers` have the driver open without using a GPU: they are in the way of a memory mode alone.
+    `places`: where the GPUs are in the machine, of which one that has fallen off the bus is not counted. `watchers` have the driver open
+    without using a GPU: they are in the way of a memory mode alone.
     """
 
     gpus: Gpus
+    places: tuple[int, ...] = ()
     users: Users = field(default_factory=dict)
     watchers: Collection[str] = ()
     told: list[Object] = field(default_factory=list)

@@ -7,18 +7,19 @@ import logging
 import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gpupartition.domain.holders import holders
 from gpupartition.kube.errors import ApiError, NotFound
 from gpupartition.kube.kinds import NODES, PODS, RESOURCE_CLAIMS
+from testbed import faults
 from testbed.drivers import amd_gpus, amd_slices, gpus, kubelet, nvidia_slices
 from testbed.drivers.amd_gpus import AmdGpu
 from testbed.drivers.gpus import WHOLE, Gpu
 from testbed.drivers.hardware import Hardware
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from gpupartition.kube.client import Client
     from testbed.drivers.kubelet import Kubelet
@@ -34,6 +35,12 @@ STATE: Final = "testbed.gpupartition.dev/gpu-state"
 RETRY_SECONDS: Final = 0.5
 
 Object = dict[str, Any]
+G = TypeVar("G")
+
+
+def _put(gpus: Sequence[G], changed: Sequence[G], places: Sequence[int]) -> tuple[G, ...]:
+    put = dict(zip(places, changed, strict=True))
+    return tuple(put.get(index, gpu) for index, gpu in enumerate(gpus))
 
 
 def _nvidia() -> Hardware[Gpu]:
@@ -69,6 +76,11 @@ class Machine:
         """NVIDIA's."""
         return self.nvidia.gpus
 
+    def on_bus(self, gpus: Sequence[object]) -> tuple[int, ...]:
+        """The places, in the machine, of those that programs find, in the order in which libraries count them."""
+        gone = faults.active(self.faults, config=self.config or self.profile).get("gpu-gone")
+        return tuple(index for index in range(len(gpus)) if str(index) != gone)
+
     def see_gpus(self, boot: str, spec: str, state: str) -> None:
         """Take what the Node says of its hardware: other GPUs, another boot, or a state that somebody else wrote."""
         amd = amd_gpus.is_meant(spec)
@@ -76,13 +88,13 @@ class Machine:
         self.amd.see(self.name, boot, *((spec, state) if amd else ("", "")))
         self.boot, self.known = boot, True
 
-    async def change_gpus(self, changed: tuple[Gpu, ...]) -> None:
-        """Have these of NVIDIA's from now on, and tell."""
-        await self._tell(self.nvidia.change(changed))
+    async def change_gpus(self, changed: Sequence[Gpu], places: Sequence[int]) -> None:
+        """Have these of NVIDIA's in these places from now on, and tell."""
+        await self._tell(self.nvidia.change(_put(self.gpus, changed, places)))
 
-    async def change_amd_gpus(self, changed: tuple[AmdGpu, ...]) -> None:
-        """Have these of AMD's from now on, and tell."""
-        await self._tell(self.amd.change(changed))
+    async def change_amd_gpus(self, changed: Sequence[AmdGpu], places: Sequence[int]) -> None:
+        """Have these of AMD's in these places from now on, and tell."""
+        await self._tell(self.amd.change(_put(self.amd.gpus, changed, places)))
 
     async def _tell(self, state: str | None) -> None:
         if state is not None:
@@ -101,7 +113,7 @@ class Machine:
         """Who has which of AMD's GPUs open: the devices of it that running pods have."""
         users: dict[int, set[str]] = {}
         for device in await self._held(amd_slices.DRIVER):
-            index = amd_slices.meant(device, self.amd.gpus)
+            index = amd_slices.meant(device, self.amd.gpus, self.on_bus(self.amd.gpus))
             if index is not None:
                 users.setdefault(index, set()).add(device)
         return users

@@ -197,12 +197,21 @@ class MigManager(Daemon):
         return mig_parted.read(files[name], key)
 
     def _bare(self, on: Mapping[str, str]) -> Node:
-        return Node(gpus=list(self._machine.gpus), other_names="other-names" in on, can_reset="no-reset" not in on)
+        places = self._machine.on_bus(self._machine.gpus)
+        return Node(
+            gpus=[self._machine.gpus[place] for place in places],
+            places=places,
+            other_names="other-names" in on,
+            can_reset="no-reset" not in on,
+        )
 
     async def _node(self, on: Mapping[str, str]) -> Node:
         node = self._bare(on)
-        node.users = mig_parted.leaked(await self._machine.gpu_users(), on)
+        await self._look_for_users(node, on)
         return node
+
+    async def _look_for_users(self, node: Node, on: Mapping[str, str]) -> None:
+        node.users = mig_parted.leaked(node.numbered(await self._machine.gpu_users()), on)
 
     async def _change(self, config: Config, on: Mapping[str, str]) -> None:
         """The mode, then everything. Does not return when the machine goes down for the mode. Raises NvmlError."""
@@ -224,12 +233,12 @@ class MigManager(Daemon):
         """Take the steps one by one: each takes its time, is there for all to see, and finds who uses the GPUs then."""
         try:
             for _ in steps:
-                await self._machine.change_gpus(tuple(node.gpus))
+                await self._machine.change_gpus(node.gpus, node.places)
                 await asyncio.sleep(self.settings.step)
-                node.gpus[:] = self._machine.gpus
-                node.users = mig_parted.leaked(await self._machine.gpu_users(), on)
+                node.gpus[:] = [self._machine.gpus[place] for place in node.places]
+                await self._look_for_users(node, on)
         except NvmlError:
-            await self._machine.change_gpus(tuple(node.gpus))
+            await self._machine.change_gpus(node.gpus, node.places)
             raise
 
     async def _finish(self, state: str, labels: Mapping[str, str], on: Mapping[str, str], why: str) -> None:

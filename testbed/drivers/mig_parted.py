@@ -61,10 +61,12 @@ Config = tuple[Entry, ...]
 class Node:
     """The GPUs that it works on, in the order of their numbers, and who uses them (by GPU). `other_names`: of the driver's release.
 
-    `can_reset`: not so on virtual machines of some clouds, where only a reboot brings a pending mode.
+    `places`: where they are in the machine, of which one that has fallen off the bus is not counted. `can_reset`: not so on virtual machines
+    of some clouds, where only a reboot brings a pending mode.
     """
 
     gpus: list[Gpu]
+    places: tuple[int, ...] = ()
     users: Mapping[int, Collection[str]] = field(default_factory=dict)
     other_names: bool = False
     can_reset: bool = True
@@ -72,6 +74,10 @@ class Node:
     def counts(self, index: int) -> dict[str, int]:
         """Instances by profile, in this driver's spelling."""
         return {spelled(name, other=self.other_names): n for name, n in self.gpus[index].counts.items()}
+
+    def numbered(self, users: Mapping[int, Collection[str]]) -> dict[int, Collection[str]]:
+        """Users by number, of users by place."""
+        return {number: users[place] for number, place in enumerate(self.places) if place in users}
 
     def using(self, index: int) -> Collection[str]:  # noqa: D102
         return self.users.get(index, ())

@@ -32,13 +32,14 @@ class NvidiaPlugin(StaticPlugin):
         return self._machine.config
 
     def _unreadable(self) -> str:
-        lost = any(gpu.lost for gpu in self._machine.gpus)
+        lost = any(self._machine.gpus[place].lost for place in self._machine.on_bus(self._machine.gpus))
         return "error enumerating GPUs: GPU is lost" if lost else ""
 
     def _look(self, on: Mapping[str, str]) -> list[dict[str, Any]]:
         return draw(
             self._habits.node,
             self._machine.gpus,
+            self._machine.on_bus(self._machine.gpus),
             other_names="other-names" in on,
             whole_too="shows-whole" in on,
         )

@@ -32,10 +32,21 @@ RELEASES: Final = {False: ("580.65.6", "13.0.0", 0), True: ("550.54.15", "12.4.0
 Object = dict[str, Any]
 
 
-def draw(node: str, gpus: Sequence[Gpu], *, other_names: bool = False, whole_too: bool = False) -> list[Object]:
-    """The contents of the pool's slices. `whole_too`: announces cut GPUs as a whole as well, as some releases did."""
+def draw(
+    node: str,
+    gpus: Sequence[Gpu],
+    places: Sequence[int] | None = None,
+    *,
+    other_names: bool = False,
+    whole_too: bool = False,
+) -> list[Object]:
+    """The contents of the pool's slices, of the GPUs in these places (None: all).
+
+    `whole_too`: announces cut GPUs as a whole as well, as some releases did.
+    """
     devices: list[Object] = []
-    for index, gpu in enumerate(gpus):
+    for index in range(len(gpus)) if places is None else places:
+        gpu = gpus[index]
         common = _common(gpu, index, other_names)
         if not gpu.mig or whole_too:
             devices.append(_whole(node, gpu, index, common, other_names))

@@ -249,6 +249,63 @@ def test_a_node_that_publishes_nothing_for_a_moment_has_the_gpus_that_its_record
     assert BACKEND.depends(driver(), node(), lambda: shown) == BACKEND.depends(driver(), node(), lambda: shown)
 
 
+# ------------------------------------------------------------------------------------------------------------- a GPU that died
+
+LEFT = [gpu(number) for number in (0, 1, 3)]
+FOUR = compiled(CPX, on=facts(*EIGHT[:4]))
+
+
+def test_a_profile_counts_the_gpus_that_are_left_and_the_node_is_expected_to_have_all() -> None:
+    config = compiled(CPX, on=facts(*LEFT, known=FOUR.pool))
+    assert told(config)["profiles"] == [item("CPX", "NPS1", 3)]
+    assert config.pool.equals(FOUR.pool)
+    assert observed(facts(*[gpu(number, "cpx_nps1") for number in (0, 1, 3)])).pool.equals_but_for_lost_gpus(
+        config.pool
+    )
+
+
+def test_it_stays_dead_while_nothing_is_published_and_lives_again_once_it_is() -> None:
+    config = compiled(CPX, on=facts(*LEFT, known=FOUR.pool))
+    assert compiled(CPX, on=facts(known=Pool.from_json(config.pool.to_json()))).fingerprint == config.fingerprint
+    assert compiled(CPX, on=facts(*EIGHT[:4], known=config.pool)) == FOUR
+
+
+def test_layouts_by_index_mean_the_same_gpus_as_before_one_died() -> None:
+    config = compiled(
+        mode("DPX", "NPS1", match={"indexes": [3]}), mode("CPX", "NPS1"), on=facts(*LEFT, known=FOUR.pool)
+    )
+    assert told(config)["profiles"] == [item("CPX", "NPS1", 2), item("DPX", "NPS1", 1)]
+
+
+def test_what_was_done_before_a_gpu_died_is_left_alone_until_it_no_longer_works() -> None:
+    left = [gpu(number, "cpx_nps1") for number in (0, 1, 3)]
+    done, failed = (facts(*left, on=node(FOUR.assignment, say), known=FOUR.pool) for say in ("success", "failure"))
+    assert compiled(CPX, on=done).fingerprint == FOUR.fingerprint
+    assert told(compiled(CPX, on=failed))["profiles"] == [item("CPX", "NPS1", 3)]
+    assert BACKEND.depends(driver(), done.node, lambda: done) != BACKEND.depends(driver(), failed.node, lambda: failed)
+
+
+def test_a_profile_for_more_gpus_than_there_are_has_failed_for_good() -> None:
+    on = node(FOUR.assignment, "failure")
+    assert "another number of GPUs than 3" in observed(facts(*LEFT, on=on), with_profiles(FOUR)).failed
+    assert observed(facts(*EIGHT[:4], on=on), with_profiles(FOUR)).failed == ""
+
+
+def test_the_way_back_is_that_of_the_gpus_that_are_left() -> None:
+    back = way_back(facts(*LEFT, on=node(FOUR.assignment, "success"), known=FOUR.pool), with_profiles(FOUR))
+    assert told(back)["profiles"] == [item("SPX", "NPS1", 3)]
+
+
+def test_a_node_whose_last_gpu_with_a_layout_died_is_refused() -> None:
+    one = mode("CPX", "NPS1", match={"indexes": [2]})
+    known = compiled(one, on=facts(*EIGHT[:4])).pool
+    (problem,) = refusals(one, on=facts(*LEFT, known=known))
+    assert problem.reason == "NothingToCut"
+
+
+# ------------------------------------------------------------------------------------------------------------------- whose it is
+
+
 def test_older_drivers_say_otherwise_where_a_gpu_is_plugged_in() -> None:
     whole, parts = gpu(0), gpu(1, "cpx_nps1")
     for device, name in ((whole[0], "pciAddr"), *((each, "parentPciAddr") for each in parts)):

@@ -677,6 +677,18 @@ def test_a_plugin_that_looked_before_the_driver_was_done_is_restarted_while_the_
     assert advance(state, world(observed=too_early(step=STEP), holders=[holder()])) is None
 
 
+def test_a_plugin_is_not_restarted_so_late_that_it_would_not_be_up_when_the_limit_is_over() -> None:
+    state = record(Phase.VERIFYING, target=EIGHT, restart=Restart(pod_uid="pod-0", step=STEP))
+    lacking = replace(too_early(EIGHT, step=STEP), pool=several(7))
+    early, late = (
+        world(after=at, wanted=EIGHT, observed=lacking) for at in (NEVER, LIMITS.verifying - LIMITS.start_anew)
+    )
+    assert must(state, early).restart == Restart(pod_uid="pod-1", step=STEP), "it may have missed one"
+    assert advance(state, late) is None
+    over = must(state, world(after=LIMITS.verifying, wanted=EIGHT, observed=lacking))
+    assert (over.phase, over.reason) == (Phase.RELEASING, "HardwareDegraded")
+
+
 def test_config_that_pods_see_late_is_old_enough_before_a_node_is_closed() -> None:
     limits = LIMITS.of_driver("applying_mig", seen_late=True)
     young = replace(world(limits=limits), config_written=T0, now=T0 + LIMITS.config_age - SECOND)

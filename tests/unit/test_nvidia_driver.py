@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -257,9 +258,18 @@ def test_one_wrong_entry_makes_the_whole_file_unreadable(text: str, says: str) -
 # ── what is announced ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def names(*there: Gpu, **how: bool) -> list[str]:
-    (content,) = draw("n1", there, **how)
+def names(*there: Gpu, places: Sequence[int] | None = None, **how: bool) -> list[str]:
+    (content,) = draw("n1", there, places, **how)
     return [device["name"] for device in content["devices"]]
+
+
+def test_a_gpu_that_has_fallen_off_the_bus_is_not_announced_and_the_others_keep_their_names() -> None:
+    assert names(Gpu(product=H100), Gpu(product=H100), Gpu(product=H100), places=(0, 2)) == ["gpu-0", "gpu-2"]
+
+
+def test_users_are_counted_as_the_library_counts_gpus() -> None:
+    node = Node(gpus=[Gpu(product=H100)] * 2, places=(0, 2))
+    assert node.numbered({0: {"a"}, 1: {"gone"}, 2: {"b"}}) == {0: {"a"}, 1: {"b"}}
 
 
 def test_cut_gpus_are_announced_in_parts_and_not_as_a_whole() -> None:

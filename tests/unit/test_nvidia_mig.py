@@ -570,6 +570,16 @@ def test_back_from_a_label_that_means_nothing_or_something_else_is_by_an_entry_f
     assert back.pool.equals(observed(facts(*SEVENTHS)).pool)
 
 
+def test_back_of_a_node_that_lost_a_gpu_is_by_its_label_which_numbers_no_gpu() -> None:
+    config = compiled(profiles(("1g.10gb", 7)), on=facts(*EIGHT[:3]))
+    left = facts(SEVENTHS[0], cut(2, H100, *["1g.10gb"] * 7), on=node(config.assignment), known=config.pool)
+    back = way_back(left, with_entries(config))
+    assert (back.assignment, back.objects) == (config.assignment, config.objects)
+    assert observed(left).pool.equals(back.pool)
+    assert observed(facts(SEVENTHS[0])).pool.equals_but_for_lost_gpus(back.pool)
+    assert not observed(facts(cut(0, H100), cut(2, H100))).pool.equals(back.pool)
+
+
 def test_back_is_in_the_spelling_of_the_nodes_own_driver() -> None:
     assert entry_of(way_back(facts(cut(0, H100, "7g.79gb"))))[0]["mig-devices"] == {"7g.79gb": 1}
 

@@ -3,6 +3,8 @@
 A layout's config is a profile `gpp-<fingerprint>` of the manager's config file, in a ConfigMap that the operator owns; the label
 `dcm.amd.com/gpu-config-profile` assigns it. It answers by a second label, which stands until the next answer, and is never taken for the truth:
 what counts is what is published. A failure is not its last word: it tries again each minute, for half an hour.
+
+A profile says how many GPUs the node has, so that one dying makes it useless: then another one is made, for those that are left.
 """
 
 from __future__ import annotations
@@ -13,9 +15,20 @@ from typing import Any, Final, Literal
 
 from gpupartition.api.v1alpha1 import AmdDcmSpec, Assigned, DaemonSetRef, DriverSpec, PolicySpec
 from gpupartition.backends import node_label
-from gpupartition.backends.amd_gpus import Cuts, Gpus, as_it_is, cuts_now, disturbed, expected, gpus_on, published
+from gpupartition.backends.amd_gpus import (
+    Cuts,
+    Gpus,
+    as_it_is,
+    cuts_now,
+    disturbed,
+    expected,
+    gpus_on,
+    published,
+    there_of,
+)
 from gpupartition.backends.amd_limits import cuts_for, installation_problems, no_inventory, node_problems
 from gpupartition.backends.dcm import PREFIX, document, key_of, modes_of, profile, whole_fingerprint
+from gpupartition.backends.installed import nothing_cut
 from gpupartition.backends.node_label import label_of, step_of
 from gpupartition.backends.plugin_pods import plugin_pod, why_not_ready
 from gpupartition.domain import fingerprint
@@ -73,8 +86,10 @@ class AmdDcm:
         """Its GPUs, their modes, and who else cuts or offers them."""
         facts = look()
         gpus = _gpus(facts)
+        there = _there(facts, gpus)
         problems = tuple(node_problems(node, facts.pool(facts.name)))
-        return gpus, _cuts(facts, gpus), problems, "" if gpus else facts.name
+        done = _done(facts) if there != gpus else None
+        return gpus, there, done, _cuts(facts, gpus), problems, "" if gpus else facts.name
 
     def compile(self, driver: DriverSpec, policy: PolicySpec, facts: NodeFacts, cluster: Cluster) -> Config:  # noqa: ARG002
         """A profile that gives the node's GPUs the modes of the first layout that matches each. Raises Refused."""
@@ -83,11 +98,16 @@ class AmdDcm:
             problems.append(no_inventory(facts.node))
         if problems:
             raise Refused(*problems)
-        return _config(driver, gpus, cuts_for(policy.layouts, gpus, _cuts(facts, gpus), amd.builtin()))
+        cuts, there = cuts_for(policy.layouts, gpus, _cuts(facts, gpus), amd.builtin()), _there(facts, gpus)
+        if there != gpus and _done(facts) == key_of(profile(cuts)):
+            there = gpus  # it was done before a GPU died: what works is left alone
+        if not any(cut for gpu, cut in zip(gpus, cuts, strict=True) if gpu in there):
+            raise Refused(nothing_cut())
+        return _config(driver, gpus, cuts, there)
 
     def way_back(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Config:
         """The assignment that the node has, or a profile for what it publishes, where that assignment means something else."""
-        seen, gpus = published(facts.pool(facts.name)), _gpus(facts)
+        seen, gpus = published(facts.pool(facts.name)), _there(facts, _gpus(facts))
         cuts = cuts_now(gpus, seen)
         if not seen.usable or not any(cuts):
             raise Refused(
@@ -108,7 +128,7 @@ class AmdDcm:
         odd = next((cut.mode.told for cut in cuts if cut is not None and not cut.mode.settable), "")
         if odd:
             raise Refused(_no_way_back(facts.name, f"Device Config Manager does not know {odd}, in which some GPU is"))
-        return replace(_config(driver, gpus, cuts), pool=as_it_is(gpus, cuts, seen))
+        return replace(_config(driver, gpus, cuts, gpus), pool=as_it_is(gpus, cuts, seen))
 
     def observe(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Observation:
         """Ready when the manager has done what the label says and the DRA driver's pod is Ready and alone."""
@@ -128,6 +148,7 @@ class AmdDcm:
             writer=writer(facts.node, PROFILE),
             acknowledged=done,
             restarts=True,
+            failed=self._miscounted(driver, facts, cluster) if state == FAILURE else "",
         )
 
     def disturbs(self, now: Pool, then: Pool) -> frozenset[str]:
@@ -150,12 +171,21 @@ class AmdDcm:
         """The profile that is assigned. Without one GPUs are whole whenever their node starts: then it is as if that were assigned."""
         content, value = self._assigned(driver, facts, cluster), label_of(facts.node, PROFILE) or ""
         if not value:
-            cuts = cuts_now(_gpus(facts), published(facts.pool(facts.name)))
+            cuts = cuts_now(_there(facts, _gpus(facts)), published(facts.pool(facts.name)))
             whole = all(cut is None or cut.mode == WHOLE for cut in cuts) and any(cuts)
             return fingerprint.short(whole_fingerprint(profile(cuts))) if whole else ""
         if content is None:  # it is about to be put back, or is not seen yet
             return value.removeprefix(PREFIX) if value.startswith(PREFIX) else ""
         return fingerprint.short(whole_fingerprint(content))
+
+    def _miscounted(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> str:
+        """Why trying again will not help: the profile says that the node has more or fewer GPUs than it publishes."""
+        content, pool = self._assigned(driver, facts, cluster), facts.pool(facts.name)
+        gpus = gpus_on(pool)
+        if content is None or not gpus or not pool.usable or modes_of(content, len(gpus)) is not None:
+            return ""
+        value = label_of(facts.node, PROFILE)
+        return f"Device Config Manager refuses the profile {value}, which was made for another number of GPUs than {len(gpus)}"
 
     def _assigned(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Any:
         """The profile that the node's label names; None where there is none of that name."""
@@ -181,17 +211,26 @@ def _gpus(facts: NodeFacts) -> Gpus:
     return gpus_on(facts.pool(facts.name), facts.known)
 
 
+def _there(facts: NodeFacts, gpus: Gpus) -> Gpus:
+    return there_of(gpus, facts.pool(facts.name), facts.known)
+
+
+def _done(facts: NodeFacts) -> str | None:
+    """The profile that the manager says it has carried out; None where it does not say so."""
+    return label_of(facts.node, PROFILE) if label_of(facts.node, STATE) == SUCCESS else None
+
+
 def _cuts(facts: NodeFacts, gpus: Gpus) -> Cuts:
     return cuts_now(gpus, published(facts.pool(facts.name)), facts.known)
 
 
-def _config(driver: DriverSpec, gpus: Gpus, cuts: Cuts) -> Config:
-    content = profile(cuts)
+def _config(driver: DriverSpec, gpus: Gpus, cuts: Cuts, there: Gpus) -> Config:
+    content = profile(tuple(cut for gpu, cut in zip(gpus, cuts, strict=True) if gpu in there))
     key = key_of(content)
     return Config(
         fingerprint=key.removeprefix(PREFIX),
         assignment=key,
-        pool=expected(gpus, cuts),
+        pool=expected(gpus, cuts, there),
         objects=(_document(_spec(driver)).entry(key, content),),
     )
 

@@ -1,7 +1,7 @@
 """The GPUs of a node under AMD's DRA driver: read from what it publishes, and what it was known to publish.
 
 Its devices are named after minor numbers, which shift with each change: a GPU is known by where it is plugged in. By its attribute
-partitionProfile a device says in which modes its GPU is.
+partitionProfile a device says in which modes its GPU is. A GPU that was published and no longer is has died: it stays on record, marked.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ FIXED: Final = "fixed"  # the kind of a device whose GPU is in no mode that it c
 _OTHER: Final = "other"
 _BUS: Final = "resource.kubernetes.io/pciBusID"
 _BUSES: Final = (_BUS, "pciAddr", "parentPciAddr")  # releases before 1.0 have the others
+_MISSING: Final = "missing"  # an attribute of our own, in records alone
 _AUTO: Final = re.compile(r"^gpu-\d+-[a-z]px-nps\d$")
 
 
@@ -97,6 +98,18 @@ def gpus_on(*pools: Pool) -> Gpus:
     return tuple(sorted(found.values()))
 
 
+def there_of(gpus: Gpus, seen: Pool, known: Pool) -> Gpus:
+    """Those of these GPUs that the node has now. While nothing is published that is what was known last."""
+    names = {_bus(device) for device in seen.devices} - {""} if seen.usable else set()
+    gone = {name for name, attributes in _told(known) if _MISSING in attributes}
+    return tuple(gpu for gpu in gpus if (gpu.bus in names if names else gpu.bus not in gone))
+
+
+def _told(pool: Pool) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    yield from ((device.gpu, device.attributes) for device in pool.devices)
+    yield from pool.kept.items()
+
+
 def cuts_now(gpus: Gpus, *pools: Pool) -> Cuts:
     """How these GPUs are cut by the first pool that says so; None for one of which none does, and for one that cannot be cut."""
     found: dict[str, Cut | None] = {}
@@ -125,28 +138,30 @@ def _kinds(pool: Pool) -> dict[str, list[str]]:
 
 
 @lru_cache(maxsize=1024)
-def expected(gpus: Gpus, cuts: Cuts) -> Pool:
-    """What will be published once these GPUs are cut so; names are made up, and do not count."""
+def expected(gpus: Gpus, cuts: Cuts, there: Gpus) -> Pool:
+    """What will be published once these GPUs, of which those are there, are cut so; names are made up, and do not count."""
     devices: list[Device] = []
     kept: dict[str, Any] = {}
     for gpu, cut in zip(gpus, cuts, strict=True):
+        attributes = _attributes(gpu, cut.mode.name if cut is not None else "")
+        attributes |= {_MISSING: {"bool": True}} if gpu not in there else {}
         if cut is None:
-            kept[gpu.bus] = _attributes(gpu, "")
+            kept[gpu.bus] = attributes
         else:
-            devices += _partitions(gpu, cut)
+            devices += _partitions(gpu, cut, attributes)
     return Pool(devices=tuple(devices), kept=kept)
 
 
-def _partitions(gpu: AmdGpu, cut: Cut) -> Iterator[Device]:
+def _partitions(gpu: AmdGpu, cut: Cut, attributes: Mapping[str, Any]) -> Iterator[Device]:
     profile = cut.mode.name
     for number in range(cut.partitions):
         name = f"{re.sub('[^0-9a-z]', '-', gpu.bus.lower())}-{profile.replace('_', '-')}-{number}"
-        yield Device(name=name, attributes=_attributes(gpu, profile), gpu=gpu.bus, kind=profile)
+        yield Device(name=name, attributes=attributes, gpu=gpu.bus, kind=profile)
 
 
 def as_it_is(gpus: Gpus, cuts: Cuts, seen: Pool) -> Pool:
     """What is published of the GPUs that are cut so, under the names that it has: those of whoever holds a device."""
-    wanted = expected(gpus, cuts)
+    wanted = expected(gpus, cuts, gpus)
     there = {device.gpu for device in wanted.devices}
     return replace(wanted, devices=tuple(device for device in seen.devices if device.gpu in there))
 

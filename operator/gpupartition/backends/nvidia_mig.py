@@ -110,12 +110,14 @@ class NvidiaMig:
         value, content = label_of(facts.node, CONFIG), self._assigned_entry(driver, facts, cluster)
         if value is not None and content is not None:
             cuts = cuts_of(content, gpus)
-            if cuts is not None and expected(table, gpus, cuts).equals(seen):
+            # A GPU of which nothing is published, such as one that died, is no reason to number the others anew.
+            there = tuple(cut if gpu.name in seen.gpus else None for gpu, cut in zip(gpus, cuts or (), strict=False))
+            if cuts is not None and expected(table, gpus, there).equals(seen):
                 objects = (_document(_spec(driver)).entry(value, content),) if value.startswith(PREFIX) else ()
                 return Config(
                     fingerprint=fingerprint.short(whole_fingerprint(content)),
                     assignment=value,
-                    pool=expected(table, gpus, cuts),
+                    pool=expected(table, gpus, there),
                     objects=objects,
                 )
         return _config(driver, table, gpus, cuts_now(gpus, seen))

@@ -245,7 +245,8 @@ def verified_but_superseded(state: State, world: World) -> bool:
     return superseded(state, world) and verified(state, world)
 
 
-def _lacks_only_gpus(state: State, world: World) -> bool:
+def lacks_only_gpus(state: State, world: World) -> bool:
+    """GPUs are missing, and the others are exactly as the phase waits for."""
     seen = world.observed
     return seen.ready and seen.pool.equals_but_for_lost_gpus(expected_pool(state))
 
@@ -253,17 +254,17 @@ def _lacks_only_gpus(state: State, world: World) -> bool:
 def verified_but_for_lost_gpus(state: State, world: World) -> bool:
     """GPUs are missing, and the others are exactly as wanted: going back would not bring them."""
     assigned_here = assigned(state, world) or (state.recovering and world.node_ready)
-    return assigned_here and _lacks_only_gpus(state, world) and not superseded(state, world)
+    return assigned_here and lacks_only_gpus(state, world) and not superseded(state, world)
 
 
 def former_pool_is_back_but_for_lost_gpus(state: State, world: World) -> bool:
     """GPUs are missing, and the others are exactly as they were before the change."""
-    return _walked_back(state, world) and _lacks_only_gpus(state, world)
+    return _walked_back(state, world) and lacks_only_gpus(state, world)
 
 
 def lost_gpus(state: State, world: World) -> bool:
     """A verified node lacks GPUs, and the others are exactly as they were verified."""
-    return state.phase is Phase.UP_TO_DATE and _lacks_only_gpus(state, world)
+    return state.phase is Phase.UP_TO_DATE and lacks_only_gpus(state, world)
 
 
 def _walked_back(state: State, world: World) -> bool:

@@ -57,6 +57,7 @@ from gpupartition.domain.guards import (
     halts_undrained,
     knew_too_little,
     knows_now,
+    lacks_only_gpus,
     let_go,
     looked_too_early,
     missing_gpus,
@@ -157,7 +158,14 @@ def _due(which: str) -> Guard:
 
 
 def _blind(which: str) -> Guard:
-    return lambda state, world: looked_too_early(state, world, getattr(state, which))
+    """Where all is there but a GPU, not so late that a pod that starts anew would not be up when the phase's limit is over."""
+
+    def due(state: State, world: World) -> bool:
+        remaining, takes = time_left(state, world), min(world.limits.start_anew, world.limits.verifying / 2)
+        late = remaining is not None and remaining <= takes
+        return looked_too_early(state, world, getattr(state, which)) and not (late and lacks_only_gpus(state, world))
+
+    return due
 
 
 def _give_up(note: str, when: Guard = always) -> tuple[Exit, ...]:
