@@ -6,6 +6,7 @@ Whoever changes a rule finds here what it is for. How a line is read: stories.py
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from tests.properties.rollout import Rollout
@@ -32,6 +33,16 @@ class Trace:
         return [line.strip() for line in self.story.splitlines() if line.strip()]
 
 
+def walks(*phases: str) -> str:
+    """A worker takes the record from each of these phases to the next, and nothing comes between."""
+    return "".join(f"reads {here}, wants {there}\n written: record {there}\n" for here, there in pairwise(phases))
+
+
+def admitted(nodes: str = "(0,)") -> str:
+    """The ledger gives grants to these nodes."""
+    return f"may admit {nodes}\n written: admit {nodes}\n"
+
+
 GIVEN_UP: Final = """
     until record Quiescing
     reads Quiescing, wants to create
@@ -45,42 +56,58 @@ ASSIGNS_AND_GOES_BACK: Final = """
     reads Applying, wants RollingBack
     written: record RollingBack
 """
-READS_AND_GOES_BACK: Final = """
+GIVEN_UP_AND_BEGUN_AGAIN: Final = f"""
+    {GIVEN_UP}
+    reads Pending, gives its grant back
+    written: create
+    written: give back
+    {walks("Pending", "Pending")}
+    reads Pending, wants to delete
+    {admitted()}
+    until activate
+"""
+DELETES_LATE: Final = f"""
+    {GIVEN_UP_AND_BEGUN_AGAIN}
+    until record Draining
+    written: delete
+"""
+SOLD: Final = """
+    the scheduler sees the quiesce as it is
+    the scheduler allocates a claim
+"""
+CUT: Final = """
+    written: patch: layout 1
+    the driver publishes layout 1
+"""
+SOLD_AND_CUT: Final = f"until delete {SOLD} {CUT}"
+OPENED_AND_CUT: Final = f"""
+    reads Aborting, wants to delete
+    written: delete
+    {SOLD}
+    the driver publishes layout 1
+"""
+READS_LATE: Final = f"""
     until record Applying
     reads Applying, wants RollingBack
     reads Applying, and nothing else yet
     written: record RollingBack
     until patch: layout 0
     who has read Applying reads on, wants to patch
+    until record Releasing
+    {SOLD_AND_CUT}
 """
-GIVEN_UP_AND_BEGUN_AGAIN: Final = f"""
-    {GIVEN_UP}
-    reads Pending, gives its grant back
-    written: create
-    written: give back
-    reads Pending, wants Pending
-    written: record Pending
-    reads Pending, wants to delete
-    may admit (0,)
-    written: admit (0,)
+SOLD_BEFORE_IT_IS_CUT: Final = f"""
     until activate
-"""
-OPENED: Final = """
-    reads Aborting, wants to delete
-    written: delete
-    the scheduler sees the quiesce as it is
     the scheduler allocates a claim
-"""
-OPEN_AGAIN: Final = """
-    until delete
     the scheduler sees the quiesce as it is
-    the scheduler allocates a claim
+    {walks("Quiescing", "Draining", "Applying")}
 """
-FAILS: Final = """
+FAILS: Final = f"""
+    reads Applying, wants to patch
+    reads Applying, wants RollingBack
     written: patch: layout 1
     written: record RollingBack
-    reads RollingBack, wants Failed
-    written: record Failed
+    {walks("RollingBack", "Failed")}
 """
 ANEW: Final = Rollout(path=(3, 1), restarts=True)
 
@@ -94,11 +121,10 @@ TRACES: Final = {
         without="a rule is born active",
         breaks="1",
         rollout=Rollout(nodes=2),
-        story="""
+        story=f"""
             n1: a worker finds no record
             n1: written: new record
-            may admit (1,)
-            written: admit (1,)
+            {admitted("(1,)")}
             until n1: record Quiescing
             n1: a worker reads Quiescing, wants to create
             n1: a worker reads Quiescing, wants Aborting
@@ -108,8 +134,7 @@ TRACES: Final = {
             n1: a worker reads Pending, gives its grant back
             n1: written: give back
             n1: written: create
-            may admit (0,)
-            written: admit (0,)
+            {admitted()}
             until record Quiescing
             reads Quiescing, wants to create
             written: create""",
@@ -149,13 +174,13 @@ TRACES: Final = {
     "a delete by name does not open a node that is being drained": Trace(
         without="a rule is deleted by its name",
         breaks="6",
-        story=f"{GIVEN_UP_AND_BEGUN_AGAIN} until record Draining \n written: delete",
+        story=DELETES_LATE,
         refused="written: delete",
     ),
     "a delete by UID does not open a node whose left-over rule was activated meanwhile": Trace(
         without="a rule is deleted by its UID alone",
         breaks="6",
-        story=f"{GIVEN_UP_AND_BEGUN_AGAIN} until record Draining \n written: delete",
+        story=DELETES_LATE,
         refused="written: delete",
     ),
     "a rule is not activated by who knows only of a record that has moved on": Trace(
@@ -178,12 +203,7 @@ TRACES: Final = {
     "an assignment does not come after a roll-back that found nothing to undo": Trace(
         without="rolling back believes the label",
         breaks="2",
-        story=f"""{ASSIGNS_AND_GOES_BACK}
-            reads RollingBack, wants Releasing
-            written: record Releasing
-            {OPEN_AGAIN}
-            written: patch: layout 1
-            the driver publishes layout 1""",
+        story=f"{ASSIGNS_AND_GOES_BACK} {walks('RollingBack', 'Releasing')} {SOLD_AND_CUT}",
         refused="reads RollingBack, wants Releasing",
     ),
     "an assignment and a roll-back that cross do not leave the new layout": Trace(
@@ -199,85 +219,50 @@ TRACES: Final = {
     "an assignment does not come after the one that undid it": Trace(
         without="a node is written without its version",
         breaks="2",
-        story=f"""{ASSIGNS_AND_GOES_BACK}
-            until record Releasing
-            {OPEN_AGAIN}
-            written: patch: layout 1
-            the driver publishes layout 1""",
+        story=f"{ASSIGNS_AND_GOES_BACK} until record Releasing \n {SOLD_AND_CUT}",
         refused="written: patch: layout 1",
     ),
     "nobody assigns who has read the node only after its record had moved on": Trace(
         without="the record is read before the node",
         breaks="2",
-        story=f"""{READS_AND_GOES_BACK}
-            until record Releasing
-            {OPEN_AGAIN}
-            written: patch: layout 1
-            the driver publishes layout 1""",
+        story=READS_LATE,
         refused="reads Applying, and nothing else yet",
     ),
     "a grant that is still right does not say that its record is": Trace(
         without="the grant is looked at instead of the record",
         breaks="2",
-        story=f"""{READS_AND_GOES_BACK}
-            until record Releasing
-            {OPEN_AGAIN}
-            written: patch: layout 1
-            the driver publishes layout 1""",
+        story=READS_LATE,
         refused="reads Applying, and nothing else yet",
     ),
     "a device is not taken away while a scheduler that has not seen the taint gives it out": Trace(
         without="settling is not waited for",
         breaks="2",
-        story="""
+        story=f"""
             until activate
-            reads Quiescing, wants Draining
-            written: record Draining
-            reads Draining, wants Applying
-            written: record Applying
+            {walks("Quiescing", "Draining", "Applying")}
             reads Applying, wants to patch
             the scheduler allocates a claim
-            written: patch: layout 1
-            the driver publishes layout 1""",
+            {CUT}""",
         refused="reads Quiescing, wants Draining",
     ),
     "a claim that no cache knows yet keeps its device": Trace(
         without="holders are read from a cache",
         breaks="2",
-        story="""
-            until activate
-            the scheduler allocates a claim
-            the scheduler sees the quiesce as it is
-            reads Quiescing, wants Draining
-            written: record Draining
-            reads Draining, wants Applying
-            written: record Applying
-            reads Applying, wants to patch
-            written: patch: layout 1
-            the driver publishes layout 1""",
+        story=f"{SOLD_BEFORE_IT_IS_CUT} reads Applying, wants to patch {CUT}",
         refused="reads Draining, wants Applying",
     ),
     "a node goes back to draining only when its step can no longer be done": Trace(
         without="applying is left without using up the step",
         breaks="2",
         rollout=Rollout(deletion=True),
-        story=f"""
-            until activate
-            the scheduler allocates a claim
-            the scheduler sees the quiesce as it is
-            reads Quiescing, wants Draining
-            written: record Draining
-            reads Draining, wants Applying
-            written: record Applying
+        story=f"""{SOLD_BEFORE_IT_IS_CUT}
             the user deletes the policy
             reads Applying, wants Draining
             a claim ends
             reads Applying, wants to patch
             written: record Draining
             until record Aborting
-            {OPEN_AGAIN}
-            written: patch: layout 1
-            the driver publishes layout 1""",
+            {SOLD_AND_CUT}""",
         refused="reads Draining, wants Applying",
     ),
     "hardware that nobody has verified is not let go with another target": Trace(
@@ -287,16 +272,11 @@ TRACES: Final = {
         story=f"""
             until record Applying
             the user wants layout 2
-            reads Applying, wants to patch
-            reads Applying, wants RollingBack
             {FAILS}
-            reads Failed, wants Draining
-            written: record Draining
+            {walks("Failed", "Draining")}
             the user deletes the policy
-            reads Draining, wants Aborting
-            written: record Aborting
-            {OPENED}
-            the driver publishes layout 1""",
+            {walks("Draining", "Aborting")}
+            {OPENED_AND_CUT}""",
         refused="reads Draining, wants Aborting",
     ),
     "a node that failed is not let go with its policy": Trace(
@@ -306,22 +286,17 @@ TRACES: Final = {
         story=f"""
             until record Applying
             the user deletes the policy
-            reads Applying, wants to patch
-            reads Applying, wants RollingBack
             {FAILS}
-            reads Failed, wants Aborting
-            written: record Aborting
-            {OPENED}
-            the driver publishes layout 1""",
+            {walks("Failed", "Aborting")}
+            {OPENED_AND_CUT}""",
         refused="reads Failed, wants Aborting",
     ),
     "a grant is not given back while its node is being opened": Trace(
         without="the entry leaves before the node is at rest",
         breaks="3",
-        story="""
+        story=f"""
             until activate
-            reads Quiescing, wants Aborting
-            written: record Aborting
+            {walks("Quiescing", "Aborting")}
             reads Aborting, gives its grant back
             written: give back""",
         refused="reads Aborting, gives its grant back",
@@ -348,10 +323,9 @@ TRACES: Final = {
         without="an entry without a record is simply removed",
         breaks="3",
         rollout=Rollout(hands=1),
-        story="""
+        story=f"""
             until new record
-            may admit (0,)
-            written: admit (0,)
+            {admitted()}
             somebody deletes the record
             finds no record
             wants no such entry
@@ -366,13 +340,12 @@ TRACES: Final = {
         without="ready while the ledger has entries",
         breaks="5",
         rollout=Rollout(path=(1, 2, 1)),
-        story="""
+        story=f"""
             until record UpToDate
             until give back
             until record UpToDate
             the user wants layout 2
-            may admit (0,)
-            written: admit (0,)
+            {admitted()}
             reads UpToDate, wants Admitted
             the user wants layout 1
             finds all nodes up to date
@@ -412,20 +385,16 @@ TRACES: Final = {
         without="a pod that was to go is forgotten with its step",
         breaks="4",
         rollout=ANEW,
-        story="""
+        story=f"""
             until patch: layout 0
             until record Applying
             the user wants layout 1
             reads Applying, wants RollingBack
             reads Applying, wants to restart
             written: record RollingBack
-            reads RollingBack, wants Failed
-            written: record Failed
-            reads Failed, wants Draining
-            written: record Draining
+            {walks("RollingBack", "Failed", "Draining")}
             until record Applying
-            reads Applying, wants RollingBack
-            written: record RollingBack
+            {walks("Applying", "RollingBack")}
             until record RolledBack
             written: restart""",
         refused="written: restart",
