@@ -404,13 +404,13 @@ def test_two_who_cut_the_same_gpus_are_refused() -> None:
         "attributes": gpu(0)[0]["attributes"] | {"computePartition": {"string": "cpx"}},
     }
     (problem,) = refusals(CPX, on=facts([auto]))
-    assert (problem.reason, problem.at, problem.turn) == ("TwoOwners", "node n1", Turn.CLUSTER)
+    assert (problem.reason, problem.at, problem.of_node) == ("TwoOwners", "node n1", True)
     assert "gpu-0-cpx-nps4" in problem.why
 
 
 def test_a_device_plugin_beside_the_dra_driver_is_refused() -> None:
     (problem,) = refusals(CPX, on=facts(*EIGHT, on=node(allocatable={"amd.com/gpu": "8", "cpu": "4"})))
-    assert (problem.reason, problem.turn) == ("DevicePluginPresent", Turn.CLUSTER)
+    assert (problem.reason, problem.turn, problem.of_node) == ("DevicePluginPresent", Turn.CLUSTER, True)
     assert compiled(CPX, on=facts(*EIGHT, on=node(allocatable={"amd.com/gpu": "0"}))).pool.devices
 
 

@@ -12,6 +12,7 @@ import yaml
 
 from gpupartition.api.v1alpha1 import DriverSpec, DriverType, PolicySpec
 from gpupartition.backends import BACKENDS
+from gpupartition.backends.nvidia_limits import DEPLOYED
 from gpupartition.backends.nvidia_mig import CONFIG, STATE
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Observation, Problem, Refused, Turn
 from gpupartition.domain.effects import PatchNode
@@ -425,8 +426,23 @@ def test_what_the_driver_cannot_build_is_refused(layout: dict[str, Any], reason:
 
 
 def test_a_node_whose_device_plugin_offers_the_same_gpus_is_refused() -> None:
-    (problem,) = refusals(whole(), on=facts(*EIGHT, on=node(status={"allocatable": {"nvidia.com/gpu": "8"}})))
-    assert (problem.reason, problem.at) == ("DevicePluginPresent", "node n1")
+    for gpus in (EIGHT, []):
+        (problem,) = refusals(whole(), on=facts(*gpus, on=node(status={"allocatable": {"nvidia.com/gpu": "8"}})))
+        assert (problem.reason, problem.at, problem.of_node) == ("DevicePluginPresent", "node n1", True)
+
+
+@pytest.mark.parametrize(("value", "refused"), [("true", True), ("false", False), (None, False)])
+def test_a_device_plugin_of_the_gpu_operator_concerns_the_nodes_that_it_chooses(
+    value: str | None, refused: bool
+) -> None:
+    plugin = daemon_set("gpu-operator", "nvidia-device-plugin-daemonset", app="nvidia-device-plugin-daemonset")
+    plugin["spec"]["template"]["spec"]["nodeSelector"] = {DEPLOYED: "true"}
+    cluster, on = installed(sets=replaced(plugin)), facts(*EIGHT, on=node(labels={DEPLOYED: value}))
+    assert BACKEND.preflight(driver(), cluster) == []
+    if refused:
+        assert [p.of_node for p in refusals(whole(), on=on, cluster=cluster)] == [True]
+    else:
+        assert compiled(whole(), on=on, cluster=cluster).pool.devices
 
 
 # ------------------------------------------------------------------------------------------------------------- the installation

@@ -25,6 +25,7 @@ from tests.unit.worlds import (
 )
 
 from gpupartition.api.v1alpha1 import Assigned, Blocker, Drain, DrainMode, NodeStateStatus, Phase
+from gpupartition.domain.backend import Problem
 from gpupartition.domain.changes import change_class
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.rest import rest
@@ -229,3 +230,30 @@ def test_drift_stays_drift_while_it_waits_and_ends_when_it_heals() -> None:
 def test_without_a_node_or_a_wish_a_record_at_rest_stays_as_it_is(phase: Phase) -> None:
     for turn in (world(there=False), world(wanted=None), world(wanted=None, refused=True)):
         assert rest(record(phase), turn) is None
+
+
+# ------------------------------------------------------------------------------------------------------------- a node of others
+
+TAKEN: Final = Problem(
+    reason="DevicePluginPresent", at="node node-a", why="a plugin offers it", fix="remove that", of_node=True
+)
+LEFT_OUT: Final = replace(world(wanted=None, refused=True), left_out=TAKEN)
+
+
+@pytest.mark.parametrize("phase", RESTING)
+def test_a_node_that_is_refused_alone_is_skipped_with_the_reason_and_what_to_do(phase: Phase) -> None:
+    after = must(record(phase), LEFT_OUT)
+    assert (after.phase, after.reason) == (Phase.SKIPPED, "DevicePluginPresent")
+    assert after.message == "a plugin offers it; remove that"
+    assert rest(after, LEFT_OUT) is None, "it is said once"
+
+
+def test_a_node_that_was_cleaned_up_is_taken_up_again_or_adopted() -> None:
+    skipped = must(record(Phase.UP_TO_DATE), LEFT_OUT)
+    assert must(skipped, world(observed=seen(WHOLE))).phase is Phase.PENDING
+    assert must(skipped, world(observed=seen(HALVES))).phase is Phase.UP_TO_DATE
+
+
+def test_a_grant_for_a_node_that_is_refused_alone_is_only_taken_to_be_given_back() -> None:
+    after = must(record(Phase.PENDING), replace(LEFT_OUT, grant=granted()))
+    assert (after.phase, after.token) == (Phase.PENDING, TOKEN)

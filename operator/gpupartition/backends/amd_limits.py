@@ -50,7 +50,6 @@ def installation_problems(spec: AmdDcmSpec, cluster: Cluster) -> Iterator[Proble
         yield _two_owners(
             f"DaemonSet {spec.plugin.namespace}/{spec.plugin.name}",
             "its feature gate AutoPartition is on",
-            Turn.CLUSTER,
         )
     file = document(spec.config_manager.namespace, spec.config)
     yield from config_problems(file, cluster)
@@ -70,13 +69,14 @@ def _is_automatic(plugin: Object) -> bool:
     return any(_AUTO in text.replace(" ", "") for text in told)
 
 
-def _two_owners(at: str, why: str, turn: Turn) -> Problem:
+def _two_owners(at: str, why: str, *, of_node: bool = False) -> Problem:
     return Problem(
         reason="TwoOwners",
         at=at,
         why=f"{why}, so the DRA driver cuts GPUs itself when they are claimed, and Device Config Manager would cut them too",
         fix="drain the nodes and switch AutoPartition off, or leave these nodes to it",
-        turn=turn,
+        turn=Turn.CLUSTER,
+        of_node=of_node,
     )
 
 
@@ -85,7 +85,7 @@ def node_problems(node: Object, pool: Pool) -> Iterator[Problem]:
     name = node["metadata"]["name"]
     device = automatic(pool)
     if device:
-        yield _two_owners(f"node {name}", f"it publishes {device}", Turn.CLUSTER)
+        yield _two_owners(f"node {name}", f"it publishes {device}", of_node=True)
     offered = node.get("status", {}).get("allocatable", {})
     names = sorted(n for n in offered if n.startswith("amd.com/") and str(offered[n]) != "0")
     if names:
@@ -95,6 +95,7 @@ def node_problems(node: Object, pool: Pool) -> Iterator[Problem]:
             why=f"a device plugin offers its GPUs as {names[0]}, so pods get them behind the back of the DRA driver",
             fix="write devicePlugin: {enableDevicePlugin: false} in the DeviceConfig",
             turn=Turn.CLUSTER,
+            of_node=True,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from gpupartition.api.v1alpha1 import Layout, LayoutType, Match, NvidiaMigSpec, Reboot, SharingMode
@@ -15,6 +15,7 @@ from gpupartition.domain.mig_layouts import nearest, told, why_not
 
 PRESET: Final = "all-"
 _PLUGIN_APP: Final = "nvidia-device-plugin"
+DEPLOYED: Final = "nvidia.com/gpu.deploy.device-plugin"  # by this label of a node the GPU operator's own chooses it
 _DYNAMIC: Final = "DynamicMIG=true"
 
 
@@ -50,7 +51,7 @@ def installation_problems(spec: NvidiaMigSpec, cluster: Cluster) -> Iterator[Pro
             fix="set featureGates.DynamicMIG=false in the values of its chart",
         )
     for other in cluster.daemon_sets:
-        if _is_device_plugin(other):
+        if _is_device_plugin(other) and DEPLOYED not in _chooses_by(other):
             yield Problem(
                 reason="DevicePluginPresent",
                 at=f"DaemonSet {other['metadata']['namespace']}/{other['metadata']['name']}",
@@ -86,17 +87,26 @@ def _is_device_plugin(daemon_set: Object) -> bool:
     return any(str(labels.get(k, "")).startswith(_PLUGIN_APP) for k in ("app", "app.kubernetes.io/name"))
 
 
-def device_plugin_problems(node: Object) -> Iterator[Problem]:
-    """Whether a device plugin offers the node's GPUs too."""
+def _chooses_by(daemon_set: Object) -> Mapping[str, str]:
+    found: Mapping[str, str] = daemon_set["spec"]["template"]["spec"].get("nodeSelector", {})
+    return found
+
+
+def device_plugin_problems(node: Object, cluster: Cluster) -> Iterator[Problem]:
+    """Whether a device plugin offers the node's GPUs too, or is about to."""
     offered = node.get("status", {}).get("allocatable", {})
     names = sorted(n for n in offered if n.startswith(("nvidia.com/gpu", "nvidia.com/mig-")) and str(offered[n]) != "0")
-    if names:
+    label = node["metadata"].get("labels", {}).get(DEPLOYED)
+    chosen = any(_is_device_plugin(d) and _chooses_by(d).get(DEPLOYED) == label for d in cluster.daemon_sets) and label
+    if names or chosen:
         yield Problem(
             reason="DevicePluginPresent",
             at=f"node {node['metadata']['name']}",
-            why=f"a device plugin offers its GPUs as {names[0]}, so pods get them behind the back of the DRA driver",
-            fix="write devicePlugin: {enabled: false} in the ClusterPolicy",
+            why=f"a device plugin offers its GPUs as {names[0] if names else 'nvidia.com/gpu'}, "
+            "so pods get them behind the back of the DRA driver",
+            fix=f"write devicePlugin: {{enabled: false}} in the ClusterPolicy, or label the node {DEPLOYED}=false",
             turn=Turn.CLUSTER,
+            of_node=True,
         )
 
 

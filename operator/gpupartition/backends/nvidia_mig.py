@@ -26,7 +26,13 @@ from gpupartition.backends.nvidia_gpus import (
     published,
     table_of,
 )
-from gpupartition.backends.nvidia_limits import cuts_for, device_plugin_problems, installation_problems, no_inventory
+from gpupartition.backends.nvidia_limits import (
+    DEPLOYED,
+    cuts_for,
+    device_plugin_problems,
+    installation_problems,
+    no_inventory,
+)
 from gpupartition.backends.plugin_pods import plugin_pod, why_not_ready
 from gpupartition.domain import fingerprint
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused
@@ -81,14 +87,14 @@ class NvidiaMig:
 
     def depends(self, driver: DriverSpec, node: Object, look: Callable[[], NodeFacts]) -> tuple[Any, ...]:  # noqa: ARG002
         """Its GPUs, and whether a device plugin offers them too."""
-        gpus, problems = _gpus(look()), tuple(device_plugin_problems(node))
-        return gpus, problems, "" if gpus else node["metadata"]["name"]
+        gpus, problems = _gpus(look()), tuple(device_plugin_problems(node, Cluster()))
+        return gpus, problems, label_of(node, DEPLOYED), "" if gpus else node["metadata"]["name"]
 
     def compile(self, driver: DriverSpec, policy: PolicySpec, facts: NodeFacts, cluster: Cluster) -> Config:
         """An entry that cuts the node's GPUs as the first layout that matches each says. Raises Refused."""
         table = _table(driver, cluster)
-        gpus, problems = _gpus(facts), list(device_plugin_problems(facts.node))
-        if not gpus:
+        gpus, problems = _gpus(facts), list(device_plugin_problems(facts.node, cluster))
+        if not gpus and not problems:
             problems.append(no_inventory(facts.node))
         if problems:
             raise Refused(*problems)

@@ -103,12 +103,13 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """What is wanted for one node. `wanted` None and not `refused`: nothing any more."""
+    """What is wanted for one node. `wanted` None and not `refused`: nothing any more. `left_out`: why this node alone is refused."""
 
     wanted: Config | None
     refused: bool = False
     problems: tuple[Problem, ...] = ()
     reverting: bool = False
+    left_out: Problem | None = None
 
 
 NOTHING: Final = Intent(wanted=None)
@@ -217,6 +218,8 @@ class Intents:
             if len(self._compiled) >= KEPT:
                 self._compiled.clear()
             self._compiled[key] = found
+        if isinstance(found, Refused) and all(problem.of_node for problem in found.problems):
+            return Intent(wanted=None, refused=True, left_out=found.problems[0])
         if isinstance(found, Refused):
             return Intent(wanted=None, refused=True, problems=found.problems)
         return Intent(wanted=found)

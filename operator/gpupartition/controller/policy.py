@@ -165,6 +165,8 @@ def _behind(scope: Scope, record: Record) -> bool:
         return True
     if state.phase in FAILURES and scope.policy.retry != state.retry:
         return True
+    if intent.left_out is not None:
+        return state.phase in AT_REST and state.reason != intent.left_out.reason
     if intent.wanted is None:
         return False
     if state.target is None or state.target.fingerprint != intent.wanted.fingerprint:

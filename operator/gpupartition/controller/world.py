@@ -266,6 +266,7 @@ class Reader:
             boot_id=str(node["status"].get("nodeInfo", {}).get("bootID", "")) if node else "",
             wanted=intent.wanted,
             refused=intent.refused,
+            left_out=intent.left_out,
             revision=policy.status.revision if policy else "",
             grant=grant_of(ledger, name),
             grant_stands=stands(grant_of(ledger, name), record),

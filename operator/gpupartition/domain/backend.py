@@ -29,13 +29,17 @@ class Turn(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Why something cannot be: where, why, what to do. `reason` is the condition's reason, CamelCase."""
+    """Why something cannot be: where, why, what to do. `reason` is the condition's reason, CamelCase.
+
+    `of_node`: it keeps this one node out, and the others go on without it.
+    """
 
     reason: str
     at: str
     why: str
     fix: str
     turn: Turn = Turn.USER
+    of_node: bool = False
 
     def __str__(self) -> str:
         return f"{self.at}: {self.why}; {self.fix}"

@@ -219,7 +219,9 @@ class _Course:
         stop = admit(nodes=last, others=self.lane.others, ledger=ledger, rules=self._rules)
         why = self.lane.refused or stop.message or stop.reason
         rows = [
-            self._row(c, why) for c in self.lane.candidates if c.world.wanted or c.problem or c.name in self._arrived
+            self._row(c, why)
+            for c in self.lane.candidates
+            if c.world.wanted or c.world.left_out or c.problem or c.name in self._arrived
         ]
         rows += [NodePlan(node=n, fate=Fate.CONTESTED, why="another policy has it") for n in self.lane.contested]
         place = {n: order(s) if n in self._waves else () for n, s in self._first.items()}

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpupartition import names
 from gpupartition.api.v1alpha1 import Assigned, DrainMode, Phase, Purpose
-from gpupartition.domain.backend import Config
+from gpupartition.domain.backend import Config, Problem
 from gpupartition.domain.changes import retarget, settle_down, with_blockers
 from gpupartition.domain.drift import LEFT_ALONE, Waiting, drift_message, given_another_chance, notice, reassigned
 from gpupartition.domain.guards import has_wanted, lost_gpus, missing_gpus, retried
@@ -27,6 +27,8 @@ def rest(state: State, world: World) -> Step | None:
         return None
     if has_wanted(state, world):
         return _adopt(state, world)
+    if world.left_out is not None:
+        return _settle(state, world, _as(Phase.SKIPPED, world.left_out.reason, _said(world.left_out)), {})
     if world.wanted is None:
         return None
     return _wait(state, world)
@@ -121,7 +123,10 @@ def _wait(state: State, world: World) -> Step | None:
     if new_target:
         update["target"] = wanted.assigned(world.revision).model_copy(update={"since": world.now})
         update["attempts"] = 0
-    waiting = _waiting_as(state, world, new_target=new_target)
+    return _settle(state, world, _waiting_as(state, world, new_target=new_target), update)
+
+
+def _settle(state: State, world: World, waiting: Waiting, update: dict[str, Any]) -> Step | None:
     if waiting.phase is not state.phase:
         update |= {"since": world.now}
     update |= {"phase": waiting.phase, "reason": waiting.reason, "message": waiting.message, **waiting.remembers}
@@ -173,6 +178,10 @@ def _kept_out(world: World) -> Waiting | None:
 
 def _as(phase: Phase, reason: str, message: str, **remembers: Any) -> Waiting:
     return Waiting(phase=phase, reason=reason, message=message, remembers=remembers)
+
+
+def _said(problem: Problem) -> str:
+    return f"{problem.why}; {problem.fix}"
 
 
 def _wanted(world: World) -> Config:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from gpupartition.api.v1alpha1 import Drain, Grant, NodeStateStatus, OnFailure, Phase
-from gpupartition.domain.backend import Config, Observation
+from gpupartition.domain.backend import Config, Observation, Problem
 from gpupartition.domain.eviction import Occupant
 from gpupartition.domain.holders import Holder
 
@@ -128,6 +128,7 @@ class World:
     at_work: str = ""  # what others are doing to the node
     skip: bool = False  # somebody asked to leave the node alone
     held_back: bool = False  # the policy is paused, or everything is frozen
+    left_out: Problem | None = None  # why nothing is done to this node, while others of the policy go on
     abandoned: bool = False  # somebody asked to let go of what cannot be brought back
     config_written: datetime | None = None  # when the youngest entry of shared config was; None: nobody sees it late
     quiesce_by: Literal["DeviceTaint", "Cordon", "Both"] = (
