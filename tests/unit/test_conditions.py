@@ -388,3 +388,8 @@ def test_blockers_of_a_node_that_is_done_are_forgotten() -> None:
 def test_a_failure_has_a_reason_even_where_the_record_has_none() -> None:
     (failure,) = status(rollout(node("f", Phase.ROLLED_BACK, halted=True))).failed_nodes
     assert failure.reason == "RolledBack"
+
+
+def test_a_policy_that_names_what_is_not_there_is_accepted_and_says_so() -> None:
+    found = status(rollout(MOVING, hint="no GPU is called X"))
+    assert condition(found, "Accepted").message == "can be carried out; no GPU is called X"

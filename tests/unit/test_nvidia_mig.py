@@ -17,6 +17,7 @@ from gpupartition.backends.nvidia_mig import CONFIG, STATE
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Observation, Problem, Refused, Turn
 from gpupartition.domain.effects import PatchNode
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.products import hint
 from gpupartition.names import ENTRIES, STEP
 
 BACKEND = BACKENDS[DriverType.NVIDIA_MIG]
@@ -234,6 +235,29 @@ def test_layouts_may_be_by_product_spelled_as_labels_do() -> None:
         on=mixed,
     )
     assert [item["mig-devices"] for item in entry_of(config)] == [{"1g.5gb": 7}, {"1g.10gb": 7}]
+
+
+def test_a_product_may_be_called_by_the_model_of_the_table_too() -> None:
+    mixed = facts(cut(0, A100), cut(1, H100))
+    config = compiled(profiles(("1g.10gb", 7), match={"products": ["h100-80gb"]}), on=mixed)
+    assert entry_of(config) == [{"devices": [1], "mig-enabled": True, "mig-devices": {"1g.10gb": 7}}]
+    assert config.unmatched == set()
+
+
+def test_names_that_no_gpu_of_any_node_has_are_told_with_those_that_there_are() -> None:
+    layouts = (profiles("all-balanced", match={"products": ["H100", "NVIDIA A30"]}), whole())
+    nodes = [facts(cut(0, H100)), facts(cut(0, A30)), facts(cut(0, "NVIDIA Q900"))]
+    told = hint(compiled(*layouts, on=on) for on in nodes)
+    assert told.startswith("no GPU of its nodes is called H100, as match.products says: there are ")
+    assert "NVIDIA A30 (model A30-24GB), NVIDIA H100 80GB HBM3 (model H100-80GB), NVIDIA Q900" in told
+    assert hint([compiled(whole(), on=nodes[0])]) == ""
+    assert hint([]) == ""
+
+
+def test_a_policy_that_cuts_nothing_because_of_a_name_says_which_name_and_what_there_is() -> None:
+    (problem,) = refusals(profiles(("1g.10gb", 7), match={"products": ["H100"]}), on=facts(*EIGHT))
+    assert problem.reason == "NothingToCut"
+    assert f"none is called H100, as match.products says; there are {H100} (model H100-80GB)" in problem.why
 
 
 @pytest.mark.parametrize(

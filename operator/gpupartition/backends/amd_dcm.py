@@ -26,9 +26,8 @@ from gpupartition.backends.amd_gpus import (
     published,
     there_of,
 )
-from gpupartition.backends.amd_limits import cuts_for, installation_problems, no_inventory, node_problems
+from gpupartition.backends.amd_limits import cuts_for, installation_problems, no_inventory, node_problems, product_of
 from gpupartition.backends.dcm import PREFIX, document, key_of, modes_of, profile, whole_fingerprint
-from gpupartition.backends.installed import nothing_cut
 from gpupartition.backends.node_label import label_of, step_of
 from gpupartition.backends.plugin_pods import plugin_pod, why_not_ready
 from gpupartition.domain import fingerprint
@@ -38,6 +37,7 @@ from gpupartition.domain.effects import Effect
 from gpupartition.domain.entries import Document, Unreadable
 from gpupartition.domain.others import writer
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.products import nothing_cut, unmatched
 from gpupartition.tables import amd
 
 DRIVER_NAME: Final = "gpu.amd.com"
@@ -101,9 +101,14 @@ class AmdDcm:
         cuts, there = cuts_for(policy.layouts, gpus, _cuts(facts, gpus), amd.builtin()), _there(facts, gpus)
         if there != gpus and _done(facts) == key_of(profile(cuts)):
             there = gpus  # it was done before a GPU died: what works is left alone
+        products = {product_of(gpu, amd.builtin()) for gpu in gpus}
         if not any(cut for gpu, cut in zip(gpus, cuts, strict=True) if gpu in there):
-            raise Refused(nothing_cut())
-        return _config(driver, gpus, cuts, there)
+            raise Refused(nothing_cut(policy.layouts, products))
+        return replace(
+            _config(driver, gpus, cuts, there),
+            products=frozenset(map(str, products)),
+            unmatched=unmatched(policy.layouts, products),
+        )
 
     def way_back(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Config:
         """The assignment that the node has, or a profile for what it publishes, where that assignment means something else."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
-from gpupartition.api.v1alpha1 import AmdDcmSpec, Layout, LayoutType, Match, SharingMode
+from gpupartition.api.v1alpha1 import AmdDcmSpec, Layout, LayoutType, SharingMode
 from gpupartition.backends.amd_gpus import AmdGpu, Cut, Cuts, Gpus, automatic
 from gpupartition.backends.dcm import document, services
-from gpupartition.backends.installed import config_problems, containers, mounts, nothing_cut
+from gpupartition.backends.installed import config_problems, containers, mounts
 from gpupartition.domain.amd_modes import WHOLE, AmdModel, Mode, known_mode, model_of
 from gpupartition.domain.backend import Cluster, Object, Problem, Refused, Turn
-from gpupartition.domain.mig import comparable
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.products import Product, means, nothing_cut
 
 _AUTO: Final = "AutoPartition=true"
 
@@ -122,7 +123,9 @@ def cuts_for(layouts: Sequence[Layout], gpus: Gpus, now: Cuts, models: Sequence[
     cuts: list[Cut | None] = []
     refused: dict[tuple[str, int], Refused] = {}
     for number, (gpu, has) in enumerate(zip(gpus, now, strict=True)):
-        place = next((n for n, layout in enumerate(layouts) if _matches(layout.match, gpu, number, models)), None)
+        place = next(
+            (n for n, layout in enumerate(layouts) if means(layout.match, product_of(gpu, models), number)), None
+        )
         mode = _mode(layouts[place]) if place is not None else None
         cuts.append(None)
         if place is None or mode is None:
@@ -133,18 +136,18 @@ def cuts_for(layouts: Sequence[Layout], gpus: Gpus, now: Cuts, models: Sequence[
             refused.setdefault((gpu.product, place), problem)
     problems = [p for each in refused.values() for p in each.problems]
     if not problems and not any(cuts):
-        problems = [nothing_cut()]
+        problems = [nothing_cut(layouts, [product_of(gpu, models) for gpu in gpus])]
     problems += _kept_problems(gpus, now, cuts)
     if problems:
         raise Refused(*problems)
     return tuple(cuts)
 
 
-def _matches(match: Match, gpu: AmdGpu, number: int, models: Sequence[AmdModel]) -> bool:
+@lru_cache(maxsize=1024)
+def product_of(gpu: AmdGpu, models: Sequence[AmdModel]) -> Product:
+    """What the GPU is sold as, with its model."""
     model = model_of(gpu.product, models)
-    named = {comparable(gpu.product), comparable(model.name if model is not None else gpu.product)}
-    of_product = not match.products or bool(named & {comparable(p) for p in match.products})
-    return match.all or (of_product and (not match.indexes or number in match.indexes))
+    return Product(gpu.product, model.name if model is not None else "")
 
 
 def _mode(layout: Layout) -> Mode | None:

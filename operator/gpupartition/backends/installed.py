@@ -43,13 +43,3 @@ def containers(daemon_set: Object) -> list[Object]:
     """All its containers, those that only begin included."""
     spec = daemon_set["spec"]["template"]["spec"]
     return [*spec.get("initContainers", ()), *spec.get("containers", ())]
-
-
-def nothing_cut() -> Problem:
-    """The refusal of a policy that would leave a whole node as it is."""
-    return Problem(
-        reason="NothingToCut",
-        at="spec.layouts",
-        why="every GPU of a node is left as it is",
-        fix="write a layout of another type for some of its GPUs, or select other nodes",
-    )

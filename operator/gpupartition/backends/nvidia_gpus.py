@@ -19,6 +19,7 @@ from gpupartition.domain.gpus import MAX_GPUS
 from gpupartition.domain.mig import GpuModel, model_of
 from gpupartition.domain.mig_layouts import place
 from gpupartition.domain.pool import Device, Pool
+from gpupartition.domain.products import Product
 from gpupartition.tables import mig
 
 PRODUCT: Final = "nvidia.com/gpu.product"  # written by GPU feature discovery
@@ -70,6 +71,7 @@ class Table:
     models: tuple[GpuModel, ...]
     problems: tuple[Problem, ...] = ()
     _models: dict[str, GpuModel | None] = field(default_factory=dict)
+    _products: dict[str, Product] = field(default_factory=dict)
     _kinds: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def model(self, product: str) -> GpuModel | None:
@@ -80,6 +82,13 @@ class Table:
             except Refused:
                 self._models[product] = None
         return self._models[product]
+
+    def product(self, name: str) -> Product:
+        """The product of this name, with its model."""
+        if name not in self._products:
+            model = self.model(name)
+            self._products[name] = Product(name, model.name if model is not None else "")
+        return self._products[name]
 
     def kind(self, product: str, profile: str) -> str:
         """The profile's name in the table: drivers spell a few differently. One that the table does not have is what it says."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from gpupartition.api.v1alpha1 import Layout, LayoutType, Match, NvidiaMigSpec, Reboot, SharingMode
-from gpupartition.backends.installed import config_problems, env, mounts, nothing_cut
+from gpupartition.api.v1alpha1 import Layout, LayoutType, NvidiaMigSpec, Reboot, SharingMode
+from gpupartition.backends.installed import config_problems, env, mounts
 from gpupartition.backends.mig_parted import document
 from gpupartition.backends.nvidia_gpus import COUNT, PRODUCT, Cut, Cuts, Gpus, MigGpu, Table, numbers
 from gpupartition.domain.backend import Cluster, Object, Problem, Refused, Turn
-from gpupartition.domain.mig import Preset, comparable, model_of, preset
+from gpupartition.domain.mig import Preset, model_of, preset
 from gpupartition.domain.mig_layouts import nearest, told, why_not
+from gpupartition.domain.products import means, nothing_cut
 
 PRESET: Final = "all-"
 _PLUGIN_APP: Final = "nvidia-device-plugin"
@@ -121,7 +122,9 @@ def cuts_for(layouts: Sequence[Layout], gpus: Gpus, table: Table) -> Cuts:
     cuts: dict[MigGpu, Cut | None] = {}
     refused: dict[tuple[str, int], Refused] = {}
     for number, gpu in numbers(gpus).items():
-        place = next((n for n, layout in enumerate(layouts) if _matches(layout.match, gpu, number)), None)
+        place = next(
+            (n for n, layout in enumerate(layouts) if means(layout.match, table.product(gpu.product), number)), None
+        )
         cuts[gpu] = None
         if place is None or layouts[place].type is LayoutType.KEEP or (gpu.product, place) in refused:
             continue
@@ -131,16 +134,10 @@ def cuts_for(layouts: Sequence[Layout], gpus: Gpus, table: Table) -> Cuts:
             refused[gpu.product, place] = problem
     problems = [p for each in refused.values() for p in each.problems]
     if not problems and not any(cuts.values()):
-        problems = [nothing_cut()]
+        problems = [nothing_cut(layouts, [table.product(gpu.product) for gpu in gpus])]
     if problems:
         raise Refused(*problems)
     return tuple(cuts[gpu] for gpu in gpus)
-
-
-def _matches(match: Match, gpu: MigGpu, number: int) -> bool:
-    products = {comparable(p) for p in match.products}
-    of_product = not products or comparable(gpu.product) in products
-    return match.all or (of_product and (not match.indexes or number in match.indexes))
 
 
 def _type_problems(layout: Layout, at: str) -> Iterator[Problem]:

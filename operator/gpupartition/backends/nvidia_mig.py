@@ -8,6 +8,7 @@ It acts when the value of the label changes, so that the same value is taken awa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -40,6 +41,7 @@ from gpupartition.domain.effects import Effect
 from gpupartition.domain.entries import Document, Unreadable, written
 from gpupartition.domain.others import writer
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.products import unmatched
 
 DRIVER_NAME: Final = "gpu.nvidia.com"
 CONFIG: Final = "nvidia.com/mig.config"
@@ -98,7 +100,12 @@ class NvidiaMig:
             problems.append(no_inventory(facts.node))
         if problems:
             raise Refused(*problems)
-        return _config(driver, table, gpus, cuts_for(policy.layouts, gpus, table))
+        products = {table.product(gpu.product) for gpu in gpus}
+        return replace(
+            _config(driver, table, gpus, cuts_for(policy.layouts, gpus, table)),
+            products=frozenset(map(str, products)),
+            unmatched=unmatched(policy.layouts, products),
+        )
 
     def way_back(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Config:
         """The assignment that the node has, or an entry for what it publishes, where that assignment means something else."""

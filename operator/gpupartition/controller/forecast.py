@@ -58,6 +58,7 @@ class Forecast:
             others=frozenset(self._ledger.others(scope, of_driver, ledger_of(scope.driver_body))),
             contested=scope.contested,
             refused=refused,
+            hint=scope.hint,
         )
 
     async def _candidate(self, scope: Scope, record: Record) -> Candidate:

@@ -14,6 +14,7 @@ from gpupartition.controller.remembered import Remembered
 from gpupartition.domain.admission import Standing
 from gpupartition.domain.backend import Problem, Turn
 from gpupartition.domain.others import at_work, skips
+from gpupartition.domain.products import hint
 from gpupartition.domain.recovery import restarted_since
 from gpupartition.domain.rest import released_at, same_layout
 from gpupartition.domain.world import AT_REST
@@ -57,6 +58,11 @@ class Scope:
         if not cluster or self.policy.status.accepted_at is None or len(cluster) < len(self.problems):
             return ""
         return f"{cluster[0].reason}: {cluster[0]}"
+
+    @property
+    def hint(self) -> str:
+        """What the policy says that no node of it is about; "" when all of it is."""
+        return hint(intent.wanted for intent in self.intents.values() if intent.wanted is not None)
 
     def gives_up(self, node: str) -> bool:
         """Whether the policy no longer wants a node that it has a record of."""

@@ -89,6 +89,7 @@ class Summary:
             granted=granted,
             deleting=policy.deleting,
             accept_drift=policy.accept_drift,
+            hint=scope.hint,
         )
         now = datetime.now(UTC)
         sum_up = partial(

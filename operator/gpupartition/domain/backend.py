@@ -105,13 +105,16 @@ class NodeFacts:
 class Config:
     """A layout made concrete for a node: what it is called, which objects carry it, which value assigns it, what it will publish.
 
-    `assignment` None means that the node carries no value of ours: it runs the base.
+    `assignment` None means that the node carries no value of ours: it runs the base. `products`: what the node's GPUs are called;
+    `unmatched`: the names of products in the policy that none of them has.
     """
 
     fingerprint: str
     assignment: str | None
     pool: Pool
     objects: Sequence[Object] = ()
+    products: frozenset[str] = field(default=frozenset(), compare=False)
+    unmatched: frozenset[str] = field(default=frozenset(), compare=False)
 
     def assigned(self, revision: str = "") -> Assigned:
         """As it stands in a node's record."""

@@ -201,7 +201,7 @@ def summarise(
         )
 
     accepted_reason = "Accepted" if said.accepted else said.reason
-    accepted_message = "can be carried out" if said.accepted else said.message
+    accepted_message = "; ".join(filter(None, ("can be carried out", rollout.hint))) if said.accepted else said.message
     all_conditions = [
         say("Accepted", said.accepted, accepted_reason, accepted_message),
         say("Ready", said.ready, said.reason, said.message),

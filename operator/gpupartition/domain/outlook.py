@@ -56,7 +56,7 @@ def sentence(plan: Plan) -> str:
     elif changing:
         parts[0] += ", and none would begin"
     parts += [text(nodes) for fates, text in _REMARKS if (nodes := [n for n in plan.nodes if fates(n)])]
-    return "; ".join(parts)
+    return "; ".join([*parts, plan.hint] if plan.hint else parts)
 
 
 def _blocked(node: NodePlan) -> bool:

@@ -46,7 +46,8 @@ class Candidate:
 class Lane:
     """One policy with all its nodes.
 
-    `others`: unavailable nodes of its driver's other policies; `contested`: nodes that another policy has; `refused`: why it is not accepted.
+    `others`: unavailable nodes of its driver's other policies; `contested`: nodes that another policy has; `refused`: why it is not accepted;
+    `hint`: what it says that none of its nodes is about.
     """
 
     policy: str
@@ -56,6 +57,7 @@ class Lane:
     others: frozenset[str] = frozenset()
     contested: Sequence[str] = ()
     refused: str = ""
+    hint: str = ""
 
 
 class Fate(StrEnum):
@@ -111,6 +113,7 @@ class Plan:
     stop: Admission
     refused: str = ""
     opens: str = ""
+    hint: str = ""
     pools: tuple[tuple[Pool, Pool], ...] = field(default=(), repr=False)
 
     @property
@@ -232,6 +235,7 @@ class _Course:
             stop=Admission() if self.lane.refused else stop,
             refused=self.lane.refused,
             opens=self.lane.rules.outside,
+            hint=self.lane.hint,
             pools=tuple((c.world.observed.pool, self._pool(c)) for c in self.lane.candidates),
         )
 
