@@ -10,7 +10,7 @@ A profile says how many GPUs the node has, so that one dying makes it useless: t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from gpupartition.api.v1alpha1 import AmdDcmSpec, Assigned, DaemonSetRef, DriverSpec, PolicySpec
@@ -85,20 +85,20 @@ class AmdDcm:
     def depends(self, driver: DriverSpec, node: Object, look: Callable[[], NodeFacts]) -> tuple[Any, ...]:  # noqa: ARG002
         """Its GPUs, their modes, and who else cuts or offers them."""
         facts = look()
-        gpus = _gpus(facts)
-        there = _there(facts, gpus)
+        on = _Node.read(facts)
         problems = tuple(node_problems(node, facts.pool(facts.name)))
-        done = _done(facts) if there != gpus else None
-        return gpus, there, done, _cuts(facts, gpus), problems, "" if gpus else facts.name
+        done = _done(facts) if on.there != on.gpus else None
+        return on.gpus, on.there, done, on.cuts, problems, "" if on.gpus else facts.name
 
     def compile(self, driver: DriverSpec, policy: PolicySpec, facts: NodeFacts, cluster: Cluster) -> Config:  # noqa: ARG002
         """A profile that gives the node's GPUs the modes of the first layout that matches each. Raises Refused."""
-        gpus, problems = _gpus(facts), list(node_problems(facts.node, facts.pool(facts.name)))
+        on, problems = _Node.read(facts), list(node_problems(facts.node, facts.pool(facts.name)))
+        gpus, there = on.gpus, on.there
         if not gpus and not problems:
             problems.append(no_inventory(facts.node))
         if problems:
             raise Refused(*problems)
-        cuts, there = cuts_for(policy.layouts, gpus, _cuts(facts, gpus), amd.builtin()), _there(facts, gpus)
+        cuts = cuts_for(policy.layouts, gpus, on.cuts, amd.builtin())
         if there != gpus and _done(facts) == key_of(profile(cuts)):
             there = gpus  # it was done before a GPU died: what works is left alone
         products = {product_of(gpu, amd.builtin()) for gpu in gpus}
@@ -112,7 +112,8 @@ class AmdDcm:
 
     def way_back(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Config:
         """The assignment that the node has, or a profile for what it publishes, where that assignment means something else."""
-        seen, gpus = published(facts.pool(facts.name)), _there(facts, _gpus(facts))
+        on = _Node.read(facts)
+        seen, gpus = on.seen, on.there
         cuts = cuts_now(gpus, seen)
         if not seen.usable or not any(cuts):
             raise Refused(
@@ -176,7 +177,8 @@ class AmdDcm:
         """The profile that is assigned. Without one GPUs are whole whenever their node starts: then it is as if that were assigned."""
         content, value = self._assigned(driver, facts, cluster), label_of(facts.node, PROFILE) or ""
         if not value:
-            cuts = cuts_now(_there(facts, _gpus(facts)), published(facts.pool(facts.name)))
+            on = _Node.read(facts)
+            cuts = cuts_now(on.there, on.seen)
             whole = all(cut is None or cut.mode == WHOLE for cut in cuts) and any(cuts)
             return fingerprint.short(whole_fingerprint(profile(cuts))) if whole else ""
         if content is None:  # it is about to be put back, or is not seen yet
@@ -185,7 +187,7 @@ class AmdDcm:
 
     def _miscounted(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> str:
         """Why trying again will not help: the profile says that the node has more or fewer GPUs than it publishes."""
-        content, pool = self._assigned(driver, facts, cluster), facts.pool(facts.name)
+        content, pool = self._assigned(driver, facts, cluster), published(facts.pool(facts.name))
         gpus = gpus_on(pool)
         if content is None or not gpus or not pool.usable or modes_of(content, len(gpus)) is not None:
             return ""
@@ -212,21 +214,25 @@ def _document(spec: AmdDcmSpec) -> Document:
     return document(spec.config_manager.namespace, spec.config)
 
 
-def _gpus(facts: NodeFacts) -> Gpus:
-    return gpus_on(facts.pool(facts.name), facts.known)
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """What a node publishes, its GPUs on record, those of them that are there, and how all are cut."""
 
+    seen: Pool
+    gpus: Gpus
+    there: Gpus
+    cuts: Cuts
 
-def _there(facts: NodeFacts, gpus: Gpus) -> Gpus:
-    return there_of(gpus, facts.pool(facts.name), facts.known)
+    @classmethod
+    def read(cls, facts: NodeFacts) -> _Node:
+        seen = published(facts.pool(facts.name))
+        gpus = gpus_on(seen, facts.known)
+        return cls(seen, gpus, there_of(gpus, seen, facts.known), cuts_now(gpus, seen, facts.known))
 
 
 def _done(facts: NodeFacts) -> str | None:
     """The profile that the manager says it has carried out; None where it does not say so."""
     return label_of(facts.node, PROFILE) if label_of(facts.node, STATE) == SUCCESS else None
-
-
-def _cuts(facts: NodeFacts, gpus: Gpus) -> Cuts:
-    return cuts_now(gpus, published(facts.pool(facts.name)), facts.known)
 
 
 def _config(driver: DriverSpec, gpus: Gpus, cuts: Cuts, there: Gpus) -> Config:

@@ -18,7 +18,6 @@ from gpupartition.domain.pool import Device, Pool
 FIXED: Final = "fixed"  # the kind of a device whose GPU is in no mode that it could leave
 _OTHER: Final = "other"
 _BUS: Final = "resource.kubernetes.io/pciBusID"
-_BUSES: Final = (_BUS, "pciAddr", "parentPciAddr")  # releases before 1.0 have the others
 _MISSING: Final = "missing"  # an attribute of our own, in records alone
 _AUTO: Final = re.compile(r"^gpu-\d+-[a-z]px-nps\d$")
 
@@ -57,18 +56,17 @@ def published(pool: Pool) -> Pool:
 
 def _device(device: Device) -> Device:
     bus, profile = _bus(device), _text(device, "partitionProfile").lower()
-    kind = (profile or FIXED) if bus else _OTHER
     return Device(
         name=device.name,
         shared=device.shared,
-        attributes=_attributes(AmdGpu(bus, _text(device, "productName")), profile),
+        attributes=_attributes(bus, _text(device, "productName"), profile),
         gpu=bus or device.name,
-        kind=kind,
+        kind=(profile or FIXED) if bus else _OTHER,
     )
 
 
 def _bus(device: Device) -> str:
-    return next((found for name in _BUSES if (found := _text(device, name))), "")
+    return _text(device, _BUS) or _text(device, "pciAddr") or _text(device, "parentPciAddr")  # the others before 1.0
 
 
 def _text(device: Device, name: str) -> str:
@@ -76,8 +74,9 @@ def _text(device: Device, name: str) -> str:
     return str(value.get("string", ""))
 
 
-def _attributes(gpu: AmdGpu, profile: str) -> dict[str, Any]:
-    told = {"productName": gpu.product, "partitionProfile": profile, _BUS: gpu.bus}
+@lru_cache(maxsize=4096)  # of all partitions of a GPU
+def _attributes(bus: str, product: str, profile: str) -> Mapping[str, Any]:
+    told = {"productName": product, "partitionProfile": profile, _BUS: bus}
     return {key: {"string": text} for key, text in told.items() if text}
 
 
@@ -88,25 +87,25 @@ def automatic(pool: Pool) -> str:
 
 
 def gpus_on(*pools: Pool) -> Gpus:
-    """The GPUs of these pools, the first that names one being right about its product."""
+    """The GPUs of these pools, as this driver is compared, the first that names one being right about its product."""
     found: dict[str, AmdGpu] = {}
     for pool in pools:
-        kept = [Device(name=name, attributes=attributes) for name, attributes in pool.kept.items()]
-        for device in (*pool.devices, *kept):
-            if bus := _bus(device):
-                found.setdefault(bus, AmdGpu(bus, _text(device, "productName")))
-    return tuple(sorted(found.values()))
+        for bus, attributes in _told(pool):
+            if bus not in found:
+                found[bus] = AmdGpu(bus, str(attributes.get("productName", {}).get("string", "")))
+    return tuple(found[bus] for bus in sorted(found))
 
 
 def there_of(gpus: Gpus, seen: Pool, known: Pool) -> Gpus:
     """Those of these GPUs that the node has now. While nothing is published that is what was known last."""
-    names = {_bus(device) for device in seen.devices} - {""} if seen.usable else set()
-    gone = {name for name, attributes in _told(known) if _MISSING in attributes}
+    names = {bus for bus, _ in _told(seen)} if seen.usable else set()
+    gone = {bus for bus, attributes in _told(known) if _MISSING in attributes}
     return tuple(gpu for gpu in gpus if (gpu.bus in names if names else gpu.bus not in gone))
 
 
 def _told(pool: Pool) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    yield from ((device.gpu, device.attributes) for device in pool.devices)
+    """Each GPU, by its place, with what one of its devices says."""
+    yield from {device.gpu: device.attributes for device in pool.devices if device.kind != _OTHER}.items()
     yield from pool.kept.items()
 
 
@@ -143,8 +142,8 @@ def expected(gpus: Gpus, cuts: Cuts, there: Gpus) -> Pool:
     devices: list[Device] = []
     kept: dict[str, Any] = {}
     for gpu, cut in zip(gpus, cuts, strict=True):
-        attributes = _attributes(gpu, cut.mode.name if cut is not None else "")
-        attributes |= {_MISSING: {"bool": True}} if gpu not in there else {}
+        attributes = _attributes(gpu.bus, gpu.product, cut.mode.name if cut is not None else "")
+        attributes = attributes if gpu in there else {**attributes, _MISSING: {"bool": True}}
         if cut is None:
             kept[gpu.bus] = attributes
         else:

@@ -36,16 +36,15 @@ class Device:
     request_policy: Mapping[str, Any] = field(default_factory=dict)
     gpu: str = ""
     kind: str = ""
-    _hardware: tuple[Any, ...] = field(init=False, repr=False, compare=False)  # compared far more often than read
-
-    def __post_init__(self) -> None:
-        costs = {name: dict(amounts) for name, amounts in self.costs.items()}
-        exact = (self.name, dict(self.capacity), costs, self.shared)
-        object.__setattr__(self, "_hardware", (self.gpu, self.kind) if self.gpu else exact)
+    _hardware: list[tuple[Any, ...]] = field(default_factory=list, init=False, repr=False, compare=False)  # once asked
 
     def hardware(self) -> tuple[Any, ...]:
         """What the device is, without its labels: two devices that agree here are the same thing to whoever holds one."""
-        return self._hardware
+        if not self._hardware:
+            costs = {name: dict(amounts) for name, amounts in self.costs.items()}
+            exact = (self.name, dict(self.capacity), costs, self.shared)
+            self._hardware.append((self.gpu, self.kind) if self.gpu else exact)
+        return self._hardware[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,13 +195,16 @@ def _from_json(text: str) -> Pool:
 
 def read_device(device: Mapping[str, Any]) -> Device:
     """One entry of `spec.devices`."""
+    capacity, shared = device.get("capacity", {}), bool(device.get("allowMultipleAllocations", False))
+    policies = {k: v["requestPolicy"] for k, v in capacity.items() if "requestPolicy" in v} if shared else {}
+    costs = {c["counterSet"]: _amounts(c["counters"]) for c in device.get("consumesCounters", ())}
     return Device(
         name=device["name"],
-        capacity=_amounts(device.get("capacity", {})),
-        costs={c["counterSet"]: _amounts(c["counters"]) for c in device.get("consumesCounters", ())},
-        shared=bool(device.get("allowMultipleAllocations", False)),
+        capacity=_amounts(capacity),
+        costs=costs,
+        shared=shared,
         attributes=device.get("attributes", {}),
-        request_policy={k: v["requestPolicy"] for k, v in device.get("capacity", {}).items() if "requestPolicy" in v},
+        request_policy=policies,
     )
 
 
