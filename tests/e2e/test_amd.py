@@ -8,7 +8,7 @@ from testbed.drivers.dcm import STATE
 from tests.e2e.amd import MI300X
 from tests.e2e.harness import NODE_STATES, eventually
 from tests.e2e.modes import POLICY, Site, mode, site
-from tests.e2e.rollout import Watcher, apply, at_rest, policy, reaches, ready, records, said, stalled, whole
+from tests.e2e.rollout import Watcher, apply, at_rest, phases, policy, reaches, ready, records, said, stalled, whole
 
 from gpupartition.kube import CONFIG_MAPS, NODES, PODS
 from gpupartition.names import STEP
@@ -99,6 +99,26 @@ async def test_modes_that_a_model_is_not_known_to_have_are_refused_before_anythi
     body = await said(cluster, POLICY, "Accepted", "False", "UnknownMode")
     assert "CPX/NPS4" in str(body)
     assert await where.file() == file
+
+
+async def test_a_node_whose_gpus_a_device_plugin_offers_is_left_out_until_it_is_cleaned_up(cluster: Cluster) -> None:
+    where = await site(cluster, TWO, TWO)
+    theirs, ours = where.nodes
+    await offer(cluster, theirs, "2")
+    await where.wants(EIGHTHS)
+    await where.announces(ours, cpx_nps1=16)
+    await stalled(cluster, POLICY, "DevicePluginPresent")
+    assert await phases(cluster) == {theirs: "Skipped", ours: "UpToDate"}
+    await where.announces(theirs, spx_nps1=2)
+    await offer(cluster, theirs, "0")
+    await ready(cluster, POLICY, within=60)
+    await where.announces(theirs, cpx_nps1=16)
+
+
+async def offer(cluster: Cluster, node: str, gpus: str) -> None:
+    """What a device plugin's registration leaves on the Node."""
+    told = {"capacity": {"amd.com/gpu": gpus}, "allocatable": {"amd.com/gpu": gpus}}
+    await cluster.client.patch(NODES, node, {"status": told}, subresource="status")
 
 
 async def test_a_layout_of_another_policy_waits_until_no_node_is_being_changed(cluster: Cluster) -> None:
@@ -223,6 +243,23 @@ async def test_a_node_that_lost_its_modes_in_a_reboot_is_opened_when_they_are_pu
         await history.saw(NODE_STATES, node, phase="Verifying")
         await reaches(cluster, node, "UpToDate", within=60)
     await where.announces(node, cpx_nps1=16)
+
+
+async def test_a_node_that_loses_a_gpu_midway_gets_its_modes_on_the_others_once_it_is_back(cluster: Cluster) -> None:
+    where = await site(cluster, f"3x {MI300X}", verifying=6, start_anew=2)
+    node = where.nodes[0]
+    await where.gets(EIGHTHS)
+    await where.amd.faults(node, "gpu-gone=1")  # its plugin has not noticed
+    await where.wants(QUARTERS)
+    await where.amd.becomes(node, "failure")
+    await where.amd.restart(node, where.amd.plugin)  # as a reboot would
+    body = await ready(cluster, POLICY, within=90)
+    await at_rest(cluster)
+    assert f"1 without all of their GPUs: {node}" in str(body)
+    (record,) = (await records(cluster)).values()
+    assert (record["status"]["phase"], record["status"]["reason"]) == ("UpToDate", "HardwareDegraded")
+    assert "1 of 3 GPUs are missing, such as 0000:25:00.0" in record["status"]["message"]
+    await where.announces(node, qpx_nps1=8)
 
 
 async def test_where_the_dra_driver_cuts_gpus_itself_nothing_is_done(cluster: Cluster) -> None:

@@ -16,6 +16,7 @@ from tests.e2e.rollout import (
     Watcher,
     annotate,
     at_rest,
+    phases,
     policy,
     reaches,
     ready,
@@ -109,6 +110,19 @@ async def test_a_change_of_the_mode_waits_for_everybody_on_the_node(cluster: Clu
     await where.announces(where.nodes[0], _7g_80gb=2)
 
 
+async def test_a_product_that_no_gpu_is_called_is_said_with_what_there_is(cluster: Cluster) -> None:
+    where = await site(cluster, f"1x {H100}")
+    layouts = profiles("7g.80gb", match={"products": ["H100"]}, name="meant"), whole(name="rest")
+    foreseen = await plan(cluster, "-f", "-", stdin=policy(POLICY, cluster.name, *layouts))
+    await where.gets(*layouts)
+    told = f"no GPU of its nodes is called H100, as match.products says: there are {H100} (model H100-80GB)"
+    assert told in foreseen.out
+    assert told in (await where.said("Accepted"))["message"]
+    await where.gets(profiles("7g.80gb", match={"products": ["H100-80GB"]}), whole(name="rest"))
+    await where.announces(where.nodes[0], _7g_80gb=1)
+    assert (await where.said("Accepted"))["message"] == "can be carried out"
+
+
 async def test_what_cannot_be_on_a_gpu_is_refused_before_anything_is_written(cluster: Cluster) -> None:
     where = await site(cluster, f"1x {H100}")
     await where.wants(profiles(("3g.40gb", 3)))
@@ -176,6 +190,29 @@ async def test_gpus_that_somebody_cut_by_hand_are_cut_again_as_they_were_verifie
         await reaches(cluster, node, "UpToDate")
     await where.announces(node, _1g_10gb=7)
     assert await where.assigned(node) == label
+
+
+async def test_a_node_whose_gpus_a_device_plugin_offers_is_left_out_until_it_is_cleaned_up(cluster: Cluster) -> None:
+    where = await site(cluster, f"1x {H100}", f"1x {H100}")
+    theirs, ours = where.nodes
+    await offer(cluster, theirs, "1")
+    await where.wants(SEVENTHS)
+    await where.announces(ours, _1g_10gb=7)
+    body = await stalled(cluster, POLICY, "DevicePluginPresent")
+    assert f"node {theirs} is skipped: a device plugin offers its GPUs as nvidia.com/gpu" in str(body)
+    assert await phases(cluster) == {theirs: "Skipped", ours: "UpToDate"}
+    await where.announces(theirs, whole=1)
+    foreseen = await plan(cluster, "-o", "json")
+    assert (foreseen.nodes[theirs]["state"], foreseen.nodes[ours]["state"]) == ("Skipped", "UpToDate")
+    await offer(cluster, theirs, "0")
+    await ready(cluster, POLICY)
+    await where.announces(theirs, _1g_10gb=7)
+
+
+async def offer(cluster: Cluster, node: str, gpus: str) -> None:
+    """What a device plugin's registration leaves on the Node."""
+    told = {"capacity": {"nvidia.com/gpu": gpus}, "allocatable": {"nvidia.com/gpu": gpus}}
+    await cluster.client.patch(NODES, node, {"status": told}, subresource="status")
 
 
 # ── when it goes wrong ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -276,6 +313,25 @@ async def test_a_node_that_failed_is_tried_again_when_somebody_asks(cluster: Clu
     await ready(cluster, POLICY, within=60)
     await where.announces(node, _1g_10gb=7)
     await at_rest(cluster)
+
+
+async def test_a_node_that_loses_a_gpu_midway_is_released_with_the_others_and_not_rolled_back(cluster: Cluster) -> None:
+    where = await site(cluster, f"3x {H100}", verifying=6, start_anew=2)
+    node = where.nodes[0]
+    await where.gets(SEVENTHS)
+    before = await where.assigned(node)
+    async with Watcher(cluster) as history:
+        await where.wants(MIXED)
+        new = await eventually(lambda: target(where, not_=before))
+        await where.nvidia.faults(node, f"gpu-gone=1@config={new}")
+        body = await ready(cluster, POLICY, within=60)
+        await at_rest(cluster)
+    assert f"1 without all of their GPUs: {node}" in str(body)
+    assert {"RollingBack", "Failed"}.isdisjoint(history.phases(node))
+    (record,) = (await records(cluster)).values()
+    assert (record["status"]["phase"], record["status"]["reason"]) == ("UpToDate", "HardwareDegraded")
+    assert "1 of 3 GPUs are missing, such as gpu-1" in record["status"]["message"]
+    await where.announces(node, _3g_40gb=2, _2g_20gb=2, _1g_10gb=4)
 
 
 # ── reboots, and drivers of another release ───────────────────────────────────────────────────────────────────────────
