@@ -112,7 +112,6 @@ async def driver(cluster: Cluster, nvidia: Nvidia, **spec: Any) -> None:
     for body in bodies:
         body["metadata"]["namespace"] = spaces[body["metadata"]["namespace"]]
     await cluster.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(bodies))
-    await cluster.kubectl("apply", "--server-side", "-f", str(COMPONENT / "admission.yaml"))
     told = {
         "migManager": {"namespace": nvidia.operator_namespace, "name": nvidia.mig_manager},
         "config": nvidia.config_map,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,12 +98,11 @@ async def driver(cluster: Cluster, amd: Amd) -> None:
     if not await asyncio.to_thread(cluster.controlplane.files.kubeconfig("operator").exists):
         await cluster.controlplane.install_operator()
     text = await asyncio.to_thread((COMPONENT / "role.yaml").read_text)
-    bodies = list(yaml.safe_load_all(text.replace("[gpupartition-amd]", f"[{amd.config_map}]")))
+    bodies = list(yaml.safe_load_all(re.sub(r"\bgpupartition-amd(?=[,\]])", amd.config_map, text)))
     spaces = {"kube-amd-gpu": amd.operator_namespace, "k8s-gpu-dra-driver": amd.driver_namespace}
     for body in bodies:
         body["metadata"]["namespace"] = spaces[body["metadata"]["namespace"]]
     await cluster.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(bodies))
-    await cluster.kubectl("apply", "--server-side", "-f", str(COMPONENT / "admission.yaml"))
     told = {
         "configManager": {"namespace": amd.operator_namespace, "name": amd.config_manager},
         "config": amd.config_map,

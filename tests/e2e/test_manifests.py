@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,8 +14,8 @@ import yaml
 from tests.e2e.harness import eventually
 
 from gpupartition.api.v1alpha1 import DriverSpec, PolicySpec
-from gpupartition.kube import DEPLOYMENTS, PODS, Client, Object
-from gpupartition.names import OPERATOR_NAMESPACE
+from gpupartition.kube import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES, PODS, Client, Conflict, Forbidden, Object
+from gpupartition.names import GROUP, OPERATOR_NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -223,6 +225,63 @@ async def test_a_second_drivers_namespace_gets_the_same_rights_from_the_same_com
     role, binding = yaml.safe_load_all(await installed.kubectl("kustomize", str(tmp_path / "mine")))
     assert (role["metadata"]["namespace"], binding["metadata"]["namespace"]) == ("my-driver", "my-driver")
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "gpupartition", "namespace": OPERATOR_NAMESPACE}]
+
+
+@pytest.mark.parametrize("components", [("nvidia-mig",), ("amd-dcm",), ("nvidia-mig", "amd-dcm")], ids="+".join)
+async def test_components_that_write_config_maps_install_alone_and_together_and_let_only_layouts_be_written(
+    installed: ControlPlane, client: Client, tmp_path: Path, components: tuple[str, ...]
+) -> None:
+    for folder in ("manifests", "crds"):
+        shutil.copytree(MANIFESTS.parent / folder, tmp_path / folder)
+    (tmp_path / "mine").mkdir()
+    overlay = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": ["../manifests"],
+        "components": [f"../manifests/components/{name}" for name in components],
+    }
+    (tmp_path / "mine/kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    bodies = documents(await installed.kubectl("kustomize", str(tmp_path / "mine")))
+    places = sorted(each["metadata"]["namespace"] for each in bodies if CREATES in each.get("rules", ()))
+    assert places == sorted(PLACES[name] for name in components)
+    granted = [e for e in bodies if e["kind"] in {"Role", "RoleBinding"} and e["metadata"]["namespace"] in HERE]
+    for namespace in {each["metadata"]["namespace"] for each in granted}:
+        with contextlib.suppress(Conflict):
+            await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    for each in bodies:
+        if each["kind"] == "Deployment":
+            each["spec"]["replicas"] = 0  # as the testbed installs it: the operator is a process of this machine
+    await installed.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=yaml.safe_dump_all(bodies))
+    try:
+        async with Client.connect(installed.files.kubeconfig("operator"), user_agent="intruder") as operator:
+            for place in places:
+                await eventually(partial(only_layouts, operator, place))
+    finally:
+        await installed.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=yaml.safe_dump_all(granted))
+
+
+CREATES: Final = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]}
+PLACES: Final = {"nvidia-mig": "gpu-operator", "amd-dcm": "kube-amd-gpu"}  # where layouts are written
+HERE: Final = {*PLACES.values(), "dra-driver-nvidia-gpu", "k8s-gpu-dra-driver"}
+
+
+def config_map(namespace: str, **notes: str) -> Object:
+    annotations = {f"{GROUP}/{name}": value for name, value in notes.items()}
+    metadata = {"name": "gpupartition-trial", "namespace": namespace, "annotations": annotations}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+
+
+async def only_layouts(operator: Client, namespace: str) -> bool:
+    layouts = await refusal(operator, config_map(namespace, entries="{}"))
+    return not layouts and "only ConfigMaps of layouts" in await refusal(operator, config_map(namespace))
+
+
+async def refusal(client: Client, body: Object) -> str:
+    try:
+        await client.create(CONFIG_MAPS, body, dry_run=True)
+    except Forbidden as refused:
+        return refused.message
+    return ""
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
