@@ -466,6 +466,70 @@ def test_a_file_without_services_to_stop_may_say_so() -> None:
     assert preflight(*INSTALLED, config_map=theirs() | {"data": {"config.json": text}}) == []
 
 
+# ----------------------------------------------------------------------------------------------------------- tables of one's own
+
+TABLE = """
+gpus:
+- name: MI999X
+  partitions: {SPX: 1, CPX: 16}
+  validated: [SPX/NPS1, CPX/NPS1]
+"""
+
+
+def tabled(*texts: str) -> dict[str, Any]:
+    data = {f"{number}.yaml": text for number, text in enumerate(texts)}
+    return {"metadata": {"namespace": "kube-amd-gpu", "name": "more"}, "data": data}
+
+
+def test_a_config_map_tells_of_other_products_and_replaces_known_ones() -> None:
+    of, cluster = driver(tables={"name": "more"}), installed(tabled(TABLE, TABLE.replace("MI999X", "MI300X")))
+    assert BACKEND.config_maps(of) == (("kube-amd-gpu", "gpp-amd"), ("kube-amd-gpu", "more"))
+    assert BACKEND.preflight(of, cluster) == []
+    for product in ("AMD Instinct MI999X", MI300X):
+        config = BACKEND.compile(of, policy(CPX), facts(gpu(0, product=product)), cluster)
+        assert len(config.pool.devices) == 16
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "at", "why", "fix"),
+    [
+        (None, "TableMissing", "spec.amdDcm.tables", "there is no ConfigMap kube-amd-gpu/more", "create it"),
+        ("{", "TableInvalid", "more", "it is neither YAML nor JSON", "correct it"),
+        ("gpus: [{name: MI1}]", "TableInvalid", "gpus[0].partitions", "cannot be", "field required"),
+        (
+            TABLE.replace("CPX/NPS1]", "CPX]"),
+            "TableInvalid",
+            "gpus[0].validated[1]",
+            "'CPX' cannot be",
+            "should match pattern",
+        ),
+        (
+            TABLE.replace("SPX/NPS1,", "SPX/NPS1, SPX/NPS1,"),
+            "TableInvalid",
+            "gpus[0]",
+            "MI999X has SPX/NPS1 2 times",
+            "name each",
+        ),
+        (
+            TABLE.replace(", CPX: 16", ""),
+            "TableInvalid",
+            "gpus[0]",
+            "MI999X has CPX/NPS1, and partitions do not say",
+            "add it there",
+        ),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_said_of_the_driver(
+    text: str | None, reason: str, at: str, why: str, fix: str
+) -> None:
+    maps = [tabled(text)] if text is not None else []
+    problem = BACKEND.preflight(driver(tables={"name": "more"}), installed(*maps))[0]
+    assert (problem.reason, problem.at.endswith(at)) == (reason, True), problem
+    assert why in problem.why
+    assert fix in problem.fix
+    assert problem.fix
+
+
 # ------------------------------------------------------------------------------------------------------------------ the way back
 
 

@@ -110,6 +110,10 @@ def test_the_table_reads_as_one() -> None:
     assert amd.parse(json.dumps(document())) == MODELS
 
 
+def test_every_row_of_the_table_says_where_it_is_from() -> None:
+    assert [row["name"] for row in document()["gpus"] if not row.get("sources")] == []
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

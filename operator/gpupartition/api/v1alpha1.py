@@ -170,7 +170,7 @@ class ObjectRef(Model):
 
 
 class TablesRef(Model):
-    """A ConfigMap beside mig-manager."""
+    """A ConfigMap beside the program that cuts GPUs."""
 
     name: Subdomain
     """Its name."""
@@ -204,12 +204,15 @@ class AmdDcmSpec(Model):
     """AMD's modes: Device Config Manager sets them, AMD's DRA driver publishes the partitions, and there is no device plugin."""
 
     config_manager: ObjectRef
-    """The DaemonSet of Device Config Manager, such as {namespace: kube-amd-gpu, name: amd-device-config-manager}."""
+    """The DaemonSet of Device Config Manager: AMD's GPU operator calls it after its DeviceConfig, such as {namespace: kube-amd-gpu, name:
+    default-device-config-manager} for one that is called default."""
     config: Subdomain
     """Name of the ConfigMap, in Device Config Manager's namespace, into which layouts are written. It has to be mounted there: in the
     DeviceConfig write configManager: {config: {name: ...}}. It belongs to the operator: nothing else may write it."""
     plugin: ObjectRef
     """The DaemonSet of the DRA driver's kubelet plugin: its pod on a node is restarted after a change. AutoPartition must be off."""
+    tables: TablesRef | None = None
+    """A ConfigMap, in Device Config Manager's namespace, with tables of modes for products that this release does not know."""
 
 
 class DriverType(StrEnum):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 from gpupartition.api.v1alpha1 import AmdDcmSpec, Assigned, DaemonSetRef, DriverSpec, PolicySpec
@@ -28,10 +29,11 @@ from gpupartition.backends.amd_gpus import (
 )
 from gpupartition.backends.amd_limits import cuts_for, installation_problems, no_inventory, node_problems, product_of
 from gpupartition.backends.dcm import PREFIX, document, key_of, modes_of, profile, whole_fingerprint
+from gpupartition.backends.installed import no_table, read_tables, tables_in
 from gpupartition.backends.node_label import label_of, step_of
 from gpupartition.backends.plugin_pods import plugin_pod, why_not_ready
 from gpupartition.domain import fingerprint
-from gpupartition.domain.amd_modes import WHOLE
+from gpupartition.domain.amd_modes import WHOLE, AmdModel
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused
 from gpupartition.domain.effects import Effect
 from gpupartition.domain.entries import Document, Unreadable
@@ -70,9 +72,10 @@ class AmdDcm:
         return (_document(_spec(driver)),)
 
     def config_maps(self, driver: DriverSpec) -> Sequence[tuple[str, str]]:
-        """The config file."""
+        """The config file, and the tables of products."""
         spec = _spec(driver)
-        return ((spec.config_manager.namespace, spec.config),)
+        names = [spec.config] + ([spec.tables.name] if spec.tables is not None else [])
+        return tuple((spec.config_manager.namespace, name) for name in names)
 
     def applying(self, driver: DriverSpec) -> Literal["applying_dcm"]:  # noqa: ARG002
         """As long as it takes to load the kernel's driver anew, and to try a few times."""
@@ -80,7 +83,7 @@ class AmdDcm:
 
     def preflight(self, driver: DriverSpec, cluster: Cluster) -> Sequence[Problem]:
         """Whether the manager and the DRA driver are there, wired to each other by what we write, and alone."""
-        return list(installation_problems(_spec(driver), cluster))
+        return [*installation_problems(_spec(driver), cluster), *_table(driver, cluster)[1]]
 
     def depends(self, driver: DriverSpec, node: Object, look: Callable[[], NodeFacts]) -> tuple[Any, ...]:  # noqa: ARG002
         """Its GPUs, their modes, and who else cuts or offers them."""
@@ -90,7 +93,7 @@ class AmdDcm:
         done = _done(facts) if on.there != on.gpus else None
         return on.gpus, on.there, done, on.cuts, problems, "" if on.gpus else facts.name
 
-    def compile(self, driver: DriverSpec, policy: PolicySpec, facts: NodeFacts, cluster: Cluster) -> Config:  # noqa: ARG002
+    def compile(self, driver: DriverSpec, policy: PolicySpec, facts: NodeFacts, cluster: Cluster) -> Config:
         """A profile that gives the node's GPUs the modes of the first layout that matches each. Raises Refused."""
         on, problems = _Node.read(facts), list(node_problems(facts.node, facts.pool(facts.name)))
         gpus, there = on.gpus, on.there
@@ -98,10 +101,11 @@ class AmdDcm:
             problems.append(no_inventory(facts.node))
         if problems:
             raise Refused(*problems)
-        cuts = cuts_for(policy.layouts, gpus, on.cuts, amd.builtin())
+        models, _ = _table(driver, cluster)
+        cuts = cuts_for(policy.layouts, gpus, on.cuts, models)
         if there != gpus and _done(facts) == key_of(profile(cuts)):
             there = gpus  # it was done before a GPU died: what works is left alone
-        products = {product_of(gpu, amd.builtin()) for gpu in gpus}
+        products = {product_of(gpu, models) for gpu in gpus}
         if not any(cut for gpu, cut in zip(gpus, cuts, strict=True) if gpu in there):
             raise Refused(nothing_cut(policy.layouts, products))
         return replace(
@@ -212,6 +216,24 @@ def _spec(driver: DriverSpec) -> AmdDcmSpec:
 
 def _document(spec: AmdDcmSpec) -> Document:
     return document(spec.config_manager.namespace, spec.config)
+
+
+def _table(driver: DriverSpec, cluster: Cluster) -> tuple[Sequence[AmdModel], Sequence[Problem]]:
+    """What is known of products, and what is wrong with what a ConfigMap adds to it."""
+    spec = _spec(driver)
+    if spec.tables is None:
+        return amd.builtin(), ()
+    where = f"ConfigMap {spec.config_manager.namespace}/{spec.tables.name}"
+    found = cluster.config_map(spec.config_manager.namespace, spec.tables.name)
+    if found is None:
+        return amd.builtin(), (no_table(where, "spec.amdDcm.tables"),)
+    return _with_own(tables_in(found), where)
+
+
+@lru_cache(maxsize=16)
+def _with_own(text: str, where: str) -> tuple[Sequence[AmdModel], Sequence[Problem]]:
+    own, problems = read_tables(text, where, amd.read)
+    return amd.merged(own, amd.builtin()), problems
 
 
 @dataclass(frozen=True, slots=True)

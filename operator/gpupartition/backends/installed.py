@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
-from gpupartition.domain.backend import Cluster, Object, Problem
+import yaml
+
+from gpupartition.domain.backend import Cluster, Object, Problem, Refused
 from gpupartition.domain.entries import MAX_SIZE, Document, Unreadable
+
+M = TypeVar("M")
 
 
 def config_problems(document: Document, cluster: Cluster) -> Iterator[Problem]:
@@ -43,3 +48,28 @@ def containers(daemon_set: Object) -> list[Object]:
     """All its containers, those that only begin included."""
     spec = daemon_set["spec"]["template"]["spec"]
     return [*spec.get("initContainers", ()), *spec.get("containers", ())]
+
+
+def tables_in(config_map: Object) -> str:
+    """All that a ConfigMap of tables has, as one text."""
+    return "\n---\n".join(text for _, text in sorted(config_map.get("data", {}).items()))
+
+
+def read_tables(text: str, at: str, read: Callable[[Any, str], Sequence[M]]) -> tuple[Sequence[M], tuple[Problem, ...]]:
+    """What these tables say, or what is wrong with them."""
+    found: list[M] = []
+    try:
+        for document in yaml.safe_load_all(text):
+            found += read(document, at)
+    except yaml.YAMLError as error:
+        why = f"it is neither YAML nor JSON: {' '.join(str(error).split())}"
+        return (), (Problem(reason="TableInvalid", at=at, why=why, fix="correct it"),)
+    except Refused as refused:
+        return (), tuple(refused.problems)
+    return found, ()
+
+
+def no_table(where: str, field: str) -> Problem:
+    """The refusal of a driver that names a ConfigMap of tables that is not there."""
+    why, fix = f"there is no {where}", "create it, or leave tables out"
+    return Problem(reason="TableMissing", at=field, why=why, fix=fix)

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-import yaml
-
+from gpupartition.backends.installed import no_table, read_tables, tables_in
 from gpupartition.domain.backend import Cluster, Object, Problem, Refused
 from gpupartition.domain.gpus import MAX_GPUS
 from gpupartition.domain.mig import GpuModel, model_of
@@ -108,27 +107,18 @@ def table_of(cluster: Cluster, namespace: str, name: str) -> Table:
     found = cluster.config_map(namespace, name)
     if found is None:
         return _no_table(where)
-    return _table("\n---\n".join(text for _, text in sorted(found.get("data", {}).items())), where)
+    return _table(tables_in(found), where)
 
 
 @lru_cache(maxsize=16)
 def _no_table(where: str) -> Table:
-    why, fix = f"there is no {where}", "create it, or leave tables out"
-    return Table(mig.builtin(), (Problem(reason="TableMissing", at="spec.nvidiaMig.tables", why=why, fix=fix),))
+    return Table(mig.builtin(), (no_table(where, "spec.nvidiaMig.tables"),))
 
 
 @lru_cache(maxsize=16)
 def _table(text: str, at: str) -> Table:
-    own: list[GpuModel] = []
-    try:
-        for document in yaml.safe_load_all(text):
-            own += mig.parse(document, at=at)
-    except yaml.YAMLError as error:
-        why = f"it is neither YAML nor JSON: {' '.join(str(error).split())}"
-        return Table(mig.builtin(), (Problem(reason="TableInvalid", at=at, why=why, fix="correct it"),))
-    except Refused as refused:
-        return Table(mig.builtin(), tuple(refused.problems))
-    return Table(mig.merged(own, mig.builtin()))
+    own, problems = read_tables(text, at, mig.parse)
+    return Table(mig.merged(own, mig.builtin()), problems)
 
 
 # ------------------------------------------------------------------------------------------------------------- what is published

@@ -94,7 +94,8 @@ def known_mode(product: str, mode: Mode, models: Sequence[AmdModel], at: str) ->
             "UnknownProduct",
             at,
             f"it is not known which modes the product {product!r} has",
-            f"use nodes with one of {', '.join(m.name for m in models)}, or another layout for this product, such as Keep",
+            f"use nodes with one of {', '.join(m.name for m in models)}, or another layout for this product, such as Keep; "
+            "or add its modes to a table of the driver's (spec.amdDcm.tables)",
         )
     known = model.known(mode)
     if known is None:

@@ -1,4 +1,4 @@
-"""The table of AMD's GPUs and their modes: amd.json beside this module.
+"""The table of AMD's GPUs and their modes: amd.json beside this module, and entries of the same form that an administrator adds.
 
 `partitions` says how many partitions a GPU has in a compute mode. Of the pairs of modes that Linux's driver does not refuse, those that AMD's
 own matrix lists are validated; a pair that is not there is not known to work, whatever other models do.
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Annotated, Final, Self
+from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gpupartition.domain.amd_modes import AmdModel, KnownMode, Mode, Trust
+from gpupartition.domain.backend import Problem, Refused
 
 _MODE: Final = r"^[SDTQC]PX/NPS[1248]$"
 
@@ -39,7 +41,7 @@ class GpuRow(_Row):
     """Modes that AMD's matrix lists."""
     allowed: Annotated[list[ModeName], Field()] = []
     """Modes that the driver does not refuse, or that AMD's own programs offer."""
-    sources: Annotated[list[Text], Field(min_length=1, max_length=16)]
+    sources: Annotated[list[Text], Field(max_length=16)] = []
     """Where the modes are from: keys of the table's sources."""
     note: Annotated[str, Field(max_length=512)] = ""
     """What is not known, or not sure."""
@@ -51,7 +53,7 @@ class GpuRow(_Row):
             if times > 1:
                 raise ValueError(f"{self.name} has {name} {times} times; name each mode once")
             if name.partition("/")[0] not in self.partitions:
-                raise ValueError(f"{self.name} has {name}, and partitions do not say into how many that is")
+                raise ValueError(f"{self.name} has {name}, and partitions do not say into how many that is; add it there")
         return self
 
     def model(self) -> AmdModel:
@@ -67,9 +69,9 @@ class GpuRow(_Row):
 class Table(_Row):
     """The document."""
 
-    sources: dict[str, Text]
+    sources: dict[str, Text] = {}
     """What was read, by a short key."""
-    gpus: Annotated[list[GpuRow], Field(min_length=1, max_length=64)]
+    gpus: Annotated[list[GpuRow], Field(max_length=64)]
     """One entry for all GPUs that have the same modes."""
 
     @model_validator(mode="after")
@@ -93,3 +95,26 @@ def builtin() -> tuple[AmdModel, ...]:
 def parse(text: str) -> tuple[AmdModel, ...]:
     """The GPUs of a table, which is given as JSON. Raises pydantic's ValidationError, a ValueError, with all that is wrong."""
     return tuple(row.model() for row in Table.model_validate(json.loads(text)).gpus)
+
+
+def read(document: Any, at: str) -> tuple[AmdModel, ...]:
+    """The same of a document as read from JSON or YAML. `at` says where it stands. Raises Refused with all that is wrong."""
+    try:
+        return tuple(row.model() for row in Table.model_validate(document).gpus)
+    except ValidationError as error:
+        raise Refused(*(_misread(e, at) for e in error.errors())) from error
+
+
+def merged(own: Sequence[AmdModel], known: Sequence[AmdModel]) -> tuple[AmdModel, ...]:
+    """Both; an own entry replaces one of its name."""
+    names = {model.name for model in own}
+    return (*own, *(model for model in known if model.name not in names))
+
+
+def _misread(error: Mapping[str, Any], at: str) -> Problem:
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"]).lstrip(".") or "table"
+    said = str(error["msg"]).removeprefix("Value error, ").replace("Input", "it", 1)
+    why, _, fix = said.partition("; ")
+    if not fix:
+        why, fix = f"{str(error['input'])[:80]!r} cannot be", said[0].lower() + said[1:]
+    return Problem(reason="TableInvalid", at=f"{at}: {path}", why=why, fix=fix)
