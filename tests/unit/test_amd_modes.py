@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gpupartition import tables
+from gpupartition.backends import amd_limits
 from gpupartition.domain.amd_modes import COMPUTE, MEMORY, Mode, Trust, known_mode, model_of
 from gpupartition.domain.backend import Problem, Refused
 from gpupartition.tables import amd
@@ -134,8 +137,31 @@ def test_a_table_that_contradicts_itself_is_refused(change: dict[str, Any], says
         amd.parse(json.dumps(table))
 
 
+PAGE = (Path(__file__).parents[2] / "docs" / "amd.md").read_text(encoding="utf-8")
+
+
+def test_the_table_that_the_page_shows_is_one_and_what_is_refused_is_refused_so() -> None:
+    (text,) = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    (model,) = amd.read(yaml.safe_load(text), at="the page")
+    assert [known.mode.told for known in model.modes] == ["SPX/NPS1", "DPX/NPS1", "CPX/NPS1"]
+    for said, wrong in (
+        (r"gpus\[0\].validated\[0\]: 'CPX' cannot be", text.replace("[SPX/NPS1, DPX/NPS1]", "[CPX]")),
+        ("MI999X has CPX/NPS1 2 times; name each mode once", text.replace("[SPX/NPS1, ", "[CPX/NPS1, ")),
+        ("partitions do not say into how many that is; add it there", text.replace(", CPX: 16", "")),
+    ):
+        with pytest.raises(Refused, match=said):
+            amd.read(yaml.safe_load(wrong), at="the page")
+
+
+def test_the_page_explains_each_reason_for_which_an_installation_is_refused() -> None:
+    source = Path(amd_limits.__file__).read_text(encoding="utf-8")
+    named = set(re.findall(r'reason="(\w+)"', source.partition("# ------")[2].partition("def no_inventory")[0]))
+    assert named >= {"ConfigManagerMissing", "StopsServices"}
+    assert sorted(reason for reason in named if f"`{reason}`" not in PAGE) == []
+
+
 def test_the_page_shows_the_modes_that_can_be_set_as_the_table_has_them() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "amd.md").read_text(encoding="utf-8")
+    page = PAGE
     shown: dict[str, list[str]] = {}
     for line in page.splitlines():
         if line.startswith("| MI"):

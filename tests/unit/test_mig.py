@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -389,3 +390,38 @@ def test_a_table_that_would_take_for_ever_to_look_through_is_refused() -> None:
         "ConfigMap gpu/mig: gpus[0].profiles",
         "they can be combined in more than 2000 ways, too many to look through",
     )
+
+
+# ------------------------------------------------------------------------------------------------------------------------ the page
+
+
+PAGE = (ROOT / "docs" / "mig.md").read_text(encoding="utf-8")
+
+
+def test_the_page_shows_the_models_products_and_profiles_as_the_table_has_them() -> None:
+    shown = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if "gb, " in line]
+    rows = {cells[0].strip("`"): cells[1:3] for cells in shown if len(cells) == 4}
+    assert rows == {
+        model.name: [
+            ", ".join(product.removeprefix("NVIDIA ") for product in model.products),
+            ", ".join(profile.name for profile in model.profiles),
+        ]
+        for model in MODELS.values()
+    }
+
+
+def test_the_table_that_the_page_shows_is_one() -> None:
+    (text,) = [
+        block for block in re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL) if "gpus:" in block
+    ]
+    (model,) = tables.parse(yaml.safe_load(text), at="the page")
+    assert place(model, dict(model.balanced)) is not None
+    with pytest.raises(Refused, match=r"gpus\[0\].profiles\[1\].max"):
+        tables.parse(yaml.safe_load(text.replace("starts: [0, 2], max: 2", "starts: [0, 2], max: 3")), at="the page")
+
+
+def test_the_page_explains_each_reason_for_which_an_installation_is_refused() -> None:
+    source = (ROOT / "operator/gpupartition/backends/nvidia_limits.py").read_text(encoding="utf-8")
+    named = set(re.findall(r'reason="(\w+)"', source.partition("# ------")[2].partition("def cuts_for")[0]))
+    assert named >= {"MigManagerMissing", "DynamicMigOn"}
+    assert sorted(reason for reason in named if f"`{reason}`" not in PAGE) == []
