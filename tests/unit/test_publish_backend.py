@@ -126,6 +126,12 @@ def test_the_first_layout_that_matches_a_gpu_wins() -> None:
     assert counts == [1, 5, 3, 1], "GPU 3 is an L4: both lists must hold"
 
 
+def test_a_product_that_no_gpu_is_called_is_told_and_others_are_not() -> None:
+    found = config({**equal(2), "match": {"products": ["H100", "A100"]}}, layout())
+    assert found.unmatched == {"A100"}
+    assert found.products == {"H100"}
+
+
 @pytest.mark.parametrize("label", ["H100", "H100-SHARED", "H100-MIG-1g.10gb", "H100-MIG-1g.10gb-SHARED"])
 def test_products_are_compared_without_what_a_layout_appends_to_them(label: str) -> None:
     assert plain_product(label) == "H100"

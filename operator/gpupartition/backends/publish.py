@@ -7,6 +7,7 @@ the slices, the step an annotation on the first of them, the anchor. A change di
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, Literal
 
@@ -102,7 +103,11 @@ class Publish:
                 )
             )
         groups = gpus.groups_on(_spec(driver).inventory, node)
-        return _config(_compiled(_text(_GROUPS, groups), _text(_LAYOUTS, policy.layouts)))
+        config = _config(_compiled(_text(_GROUPS, groups), _text(_LAYOUTS, policy.layouts)))
+        products = frozenset(gpus.plain_product(group.product) for group in groups)
+        named = (name for layout in policy.layouts for name in layout.match.products)
+        strangers = frozenset(name for name in named if gpus.plain_product(name) not in products)
+        return replace(config, products=products, unmatched=strangers)
 
     def way_back(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Config:  # noqa: ARG002
         """The pool as it is, whoever wrote it. A pool that the scheduler cannot use says nothing about what should be there."""
