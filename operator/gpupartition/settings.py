@@ -24,7 +24,7 @@ class Settings:
     port: int = 8080  # GPUPARTITION_PORT: /healthz, /readyz, /metrics; 0 chooses a free one and logs it
     host: str = "0.0.0.0"  # noqa: S104  GPUPARTITION_HOST: probes come from outside the pod
     leader_election: bool = False  # GPUPARTITION_LEADER_ELECTION: work only while holding the Lease, else stand by
-    workers: int = 4  # GPUPARTITION_WORKERS: nodes looked at at the same time
+    workers: int = 16  # GPUPARTITION_WORKERS: nodes looked at at the same time; mostly they wait for the API server
     resync: timedelta = timedelta(
         seconds=300
     )  # GPUPARTITION_RESYNC_SECONDS: everything is looked at again, whatever happened

@@ -41,7 +41,7 @@ def test_every_interval_can_be_set(name: str) -> None:
         ("HOST", "host", "127.0.0.1"),
         ("PORT", "port", 0),
         ("PORT", "port", 65535),
-        ("WORKERS", "workers", 16),
+        ("WORKERS", "workers", 8),
     ],
 )
 def test_everything_else_can_be_set(variable: str, name: str, value: object) -> None:
