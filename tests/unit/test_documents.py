@@ -119,6 +119,8 @@ def rules() -> Iterator[dict[str, str]]:
     [
         (changed(rollout={"limit": "0%"}), 'spec.rollout.limit: write a number of nodes, at least 1, or a percentage'),
         (changed(layouts=[{"name": "a", "match": {}, "type": "Whole"}]), "spec.layouts[0].match: matches no GPU"),
+        (changed(rollout={"limit": 10**20}), "spec.rollout.limit: write a whole number, or a text"),
+        (changed(rollout={"limit": float("inf")}), "spec.rollout.limit: write a whole number, or a text"),
         (changed(layout=[]), "spec.layout: there is no such field; write deletionPolicy, driver, layouts, mode, nodeSelector or rollout"),
         (changed(nodeSelector=None), "spec.nodeSelector: is missing: Which nodes"),
         ({**policy(), "specs": {}}, "GpuPartitionPolicy inference: specs: there is no such field"),
@@ -145,7 +147,18 @@ def test_the_same_object_twice_is_a_mistake(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("text", "says"), [("a: [", "not YAML"), ("", "no GpuPartitionPolicy")])
+HEAD = "apiVersion: gpupartition.dev/v1alpha1\nkind: GpuPartitionPolicy\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: [", "not YAML"),
+        ("", "no GpuPartitionPolicy"),
+        (f"{HEAD}spec: &all {{a: *all}}", "says what no JSON can say"),
+        (f"{HEAD}spec: {{!!timestamp 2026-11-30: a}}", "says what no JSON can say"),
+    ],
+)
 def test_a_file_without_usable_text_is_named(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(text)

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -128,7 +129,10 @@ def _document(body: Any, at: str) -> tuple[Document | None, list[str]]:
         return None, [f"{at}: kind {kind} is none of {', '.join(sorted(KINDS))}"]
     if version != API_VERSION:
         return None, [f"{at}: apiVersion {version} of {kind} is not known; write {API_VERSION}"]
-    sent = _sent(body)
+    try:
+        sent = _sent(body)
+    except (TypeError, ValueError) as error:
+        return None, [f"{at}: {kind} says what no JSON can say: {error}"]
     meta = sent.get("metadata")
     head = " ".join([f"{at}: {kind}", *([str(meta["name"])] if isinstance(meta, dict) and "name" in meta else ())])
     wrong = [": ".join(filter(None, (head, path, says))) for path, says in refused(sent)]
@@ -136,10 +140,17 @@ def _document(body: Any, at: str) -> tuple[Document | None, list[str]]:
 
 
 def _sent(body: Object) -> Object:
-    """The object as it comes to the API server, to which a null in a map says no more than nothing does, and 2.0 is 2."""
+    """The object as it comes to the API server, to which a null in a map says no more than nothing does. Raises TypeError and ValueError."""
     read: Object = json.loads(
         json.dumps(body, default=str),
         object_hook=lambda members: {name: value for name, value in members.items() if value is not None},
-        parse_float=lambda number: int(float(number)) if float(number).is_integer() else float(number),
+        parse_int=_number,
+        parse_float=_number,
     )
     return read
+
+
+def _number(text: str) -> int | float:
+    """2.0 is 2, and what is too large for 64 bits is no whole number."""
+    number = Decimal(text)
+    return int(number) if number == number.to_integral_value() and abs(number) < 2**63 else float(number)
