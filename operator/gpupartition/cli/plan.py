@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import argparse
 import gc
-import io
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from kubernetes.aio.config import ConfigException
-
+from gpupartition.cli.cluster import Answer, add_options, answer, complain
 from gpupartition.cli.documents import Document, Unusable, read
 from gpupartition.cli.show import FORMS
 from gpupartition.controller.caches import Caches
@@ -27,14 +24,10 @@ from gpupartition.controller.world import Reader
 from gpupartition.domain.backend import Refused
 from gpupartition.domain.outlook import FINDINGS, findings
 from gpupartition.domain.plan import Plan
-from gpupartition.kube import ApiError, Client, Forbidden, NotFound
+from gpupartition.kube import Client
 from gpupartition.settings import Settings
 
 Object = dict[str, Any]
-
-OK: Final = 0
-ERROR: Final = 1
-FOUND: Final = 3  # 2 is argparse's, for usage
 
 ABOUT: Final = """
 Plays the roll-out forward with the very rules that the operator follows, as if each step succeeded: which nodes would change, in which
@@ -73,64 +66,21 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "-o", "--output", choices=sorted(FORMS), default="table", help="form of the output (default: table)"
     )
-    parser.add_argument(
-        "--fail-on",
-        type=_findings,
-        default=(),
-        metavar="FINDINGS",
-        help=f"exit with {FOUND} if one of these, separated by commas, is found: {', '.join(FINDINGS)}",
-    )
-    parser.add_argument(
-        "--kubeconfig", help="path of a kubeconfig (default: the pod's ServiceAccount, else $KUBECONFIG)"
-    )
-    parser.add_argument("--context", help="context of the kubeconfig")
-
-
-def _findings(text: str) -> tuple[str, ...]:
-    named = tuple(part.strip() for part in text.split(",") if part.strip())
-    unknown = sorted(set(named) - set(FINDINGS))
-    if unknown or not named:
-        raise argparse.ArgumentTypeError(f"{next(iter(unknown), text)!r} is none of {', '.join(FINDINGS)}")
-    return named
+    add_options(parser, FINDINGS)
 
 
 async def run(options: argparse.Namespace, settings: Settings) -> int:
     """Plan, print, and return the exit code."""
     try:
         documents = read(options.filename) if options.filename else []
-        async with Client.connect(options.kubeconfig, options.context) as client:
-            plans = await foresee(client, settings, documents, options.name)
     except Unusable as unusable:
-        return _complain(*unusable.lines)
-    except (FileNotFoundError, ConfigException) as error:
-        return _complain(str(error))
-    except ApiError as error:
-        return _complain(_explain(error))
-    try:
-        print(FORMS[options.output](plans), flush=True)  # noqa: T201
-    except OSError as error:
-        sys.stdout = io.StringIO()  # what is left in its buffer could not be written at the end either
-        return _complain(f"the plan could not be written: {error.strerror}")
-    found = {name for plan in plans for name in findings(plan)} & set(options.fail_on)
-    if found:
-        print(f"found: {', '.join(sorted(found))}", file=sys.stderr)  # noqa: T201
-    return FOUND if found else OK
+        return complain(*unusable.lines)
 
+    async def ask(client: Client) -> Answer:
+        plans = await foresee(client, settings, documents, options.name)
+        return FORMS[options.output](plans), {name for plan in plans for name in findings(plan)}
 
-def _complain(*lines: str) -> int:
-    for line in lines:
-        print(f"error: {line}", file=sys.stderr)  # noqa: T201
-    return ERROR
-
-
-def _explain(error: ApiError) -> str:
-    if isinstance(error, Forbidden):
-        return f"{error}; grant the right: bind the ClusterRole gpupartition-plan (manifests/base/planner.yaml) to this account"
-    if isinstance(error, NotFound):
-        return f"{error}; install the CRDs first: kubectl apply -k crds"
-    if error.status == 0:
-        return f"{error}; is the cluster up, and is this the right kubeconfig and context?"
-    return str(error)
+    return await answer(options, "plan", ask)
 
 
 async def foresee(
