@@ -1,4 +1,4 @@
-"""`python -m gpupartition run`: the operator against a cluster. `plan`: what it would do there."""
+"""`python -m gpupartition run`: the operator against a cluster. `plan`: what it would do there. `adopt`: what is there already."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from collections.abc import Sequence
 
 from kubernetes.aio.config import ConfigException
 
-from gpupartition.cli import plan
+from gpupartition.cli import adopt, plan
 from gpupartition.controller.operator import NotServing, Operator, Stopped
 from gpupartition.kube import Client
 from gpupartition.kube.lease import Lost
 from gpupartition.settings import Settings
 
 log = logging.getLogger(__name__)
+
+READERS = {"plan": plan.run, "adopt": adopt.run}
 
 ABOUT = ("policy", "driver", "node")  # what a line is about stands in front, so that it can be searched for
 
@@ -44,14 +46,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument("--context", help="context of the kubeconfig")
     run.add_argument("--verbose", action="store_true", help="log what is read, too")
     plan.add_to(commands)
+    adopt.add_to(commands)
     options = parser.parse_args(arguments)
     _log(verbose=options.command == "run" and options.verbose, quiet=options.command != "run")
     try:
         settings = Settings.from_environment(os.environ)
     except ValueError as error:
         parser.error(str(error))
-    if options.command == "plan":
-        return asyncio.run(plan.run(options, settings))
+    if options.command in READERS:
+        return asyncio.run(READERS[options.command](options, settings))
     try:
         return asyncio.run(_run(options.kubeconfig, options.context, settings))
     except (FileNotFoundError, ConfigException, NotServing) as error:

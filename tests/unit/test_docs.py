@@ -9,7 +9,9 @@ import pytest
 import yaml
 from tests.unit import phase_table
 
+from gpupartition.__main__ import main
 from gpupartition.api import crd
+from gpupartition.cli import documents
 from gpupartition.controller.intent import Policy
 from gpupartition.names import GROUP
 
@@ -55,6 +57,24 @@ def test_the_policy_that_the_readme_shows_is_understood(text: str) -> None:
     policy = Policy.read({**body, "metadata": {**body["metadata"], "uid": "u"}})
     assert policy.spec is not None, policy.problems
     assert body["apiVersion"].startswith(GROUP)
+
+
+def test_what_the_page_about_adoption_prints_is_taken_as_it_is(tmp_path: Path) -> None:
+    (printed,) = blocks((ROOT / "docs/adopt.md").read_text(encoding="utf-8"), "yaml")
+    (tmp_path / "gpus.yaml").write_text(printed)
+    assert len(documents.read([str(tmp_path / "gpus.yaml")])) == 2
+
+
+@pytest.mark.parametrize("command", ["plan", "adopt"])
+def test_options_that_the_page_about_a_command_names_are_its_own(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    told = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", capsys.readouterr().out))
+    page = (ROOT / f"docs/{command}.md").read_text(encoding="utf-8").replace("python -m", "python")
+    lines = [line for line in page.splitlines() if "kubectl" not in line]
+    assert set(re.findall(r"(?<=[ `])--?[a-z][a-z-]*(?=[ =`])", "\n".join(lines))) <= told
 
 
 def test_the_readme_prints_the_columns_that_kubectl_prints() -> None:

@@ -1,0 +1,128 @@
+"""`gpupartition adopt`: policies that say what nodes have already. Reads the cluster and writes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import yaml
+
+from gpupartition.cli.cluster import Answer, add_options, answer
+from gpupartition.cli.offline import refused
+from gpupartition.cli.survey import Adoption, survey
+from gpupartition.domain.adoption import HOSTNAME, Adopting
+from gpupartition.kube import Client
+from gpupartition.names import API_VERSION
+from gpupartition.settings import Settings
+
+FINDINGS: Final = ("left-out",)
+
+ABOUT: Final = """
+Looks at what the nodes of a cluster publish and prints the GpuPartitionDrivers and GpuPartitionPolicies that want just that: whoever applies
+them changes no node, and has every layout in a file from then on. Each is compiled and compared as the operator will do it. A node of which
+that cannot be said is left out, with the reason. Nothing is written: the ClusterRole gpupartition-plan is all that it needs.
+"""
+EXAMPLES: Final = """
+examples:
+  gpupartition adopt > gpus.yaml                       what there is; the reasons of nodes that are left out are on stderr, too
+  gpupartition adopt | kubectl apply -f -              take it over
+  gpupartition adopt | gpupartition plan -f -          see before that nothing would change
+  gpupartition adopt --label node-group                select nodes by this label where it tells them apart
+  gpupartition adopt --fail-on=left-out                for pipelines
+
+exit codes: 0 adopted; 1 the cluster could not be read (the message says why); 2 wrong usage; 3 a node was left out, and --fail-on says so
+"""
+HEAD: Final = """\
+# What the nodes of this cluster have now. To apply it changes no node.
+"""
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command with its options."""
+    parser = commands.add_parser(
+        "adopt",
+        help="print policies that say what nodes have already, and touch nothing",
+        description=ABOUT,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "-l",
+        "--label",
+        action="append",
+        default=[],
+        type=_label,
+        metavar="KEY",
+        help="label of nodes to select them by, before others that are known; several times, the best first",
+    )
+    parser.add_argument(
+        "-o", "--output", choices=sorted(FORMS), default="yaml", help="form of the output (default: yaml)"
+    )
+    add_options(parser, FINDINGS)
+
+
+def _label(key: str) -> str:
+    """A label that a policy may select nodes by."""
+    if why := _unusable(key):
+        raise argparse.ArgumentTypeError(f"{key}: {why}")
+    return key
+
+
+def _unusable(key: str) -> str:
+    """Why the API takes no policy that selects nodes by this label; "" where it does."""
+    layout = {"name": "any", "match": {"all": True}, "type": "Whole"}
+    spec = {"driver": "any", "nodeSelector": {"matchLabels": {key: "any"}}, "layouts": [layout]}
+    whys = refused({"kind": "GpuPartitionPolicy", "apiVersion": API_VERSION, "metadata": {"name": "any"}, "spec": spec})
+    return "; ".join(why for _, why in whys)
+
+
+async def run(options: argparse.Namespace, settings: Settings) -> int:
+    """Look, print, and return the exit code."""
+
+    async def ask(client: Client) -> Answer:
+        found = await survey(client, settings, options.label)
+        for line in told(found):
+            print(line, file=sys.stderr)  # noqa: T201
+        return FORMS[options.output](found), FINDINGS if found.left_out else ()
+
+    return await answer(options, "policies", ask)
+
+
+def told(found: Adoption) -> Iterator[str]:
+    """Who is left out, and why: a line for each reason."""
+    for said, why in (("left out", found.left_out), ("not all of it", found.beside), ("has a policy", found.governed)):
+        by_reason: dict[str, list[str]] = {}
+        for node, reason in sorted(why.items()):
+            by_reason.setdefault(reason, []).append(node)
+        yield from (f"{said}: {', '.join(nodes)}: {reason}" for reason, nodes in by_reason.items())
+
+
+def as_yaml(found: Adoption) -> str:
+    """Documents that kubectl applies, and what is not in them as comments."""
+    documents = [HEAD + "".join(f"# {line}\n" for line in told(found)), *map(_dump, found.drivers)]
+    return "---\n".join([*documents, *map(_policy, found.policies)]).rstrip("\n")
+
+
+def _policy(policy: Adopting) -> str:
+    count = f"{len(policy.nodes)} node{'s' if len(policy.nodes) != 1 else ''}"
+    named = [f"--label {key}" for key in policy.instead if not _unusable(key)]
+    instead = f"; {' or '.join(named)} would select them too" if named else ""
+    return (
+        f"# {count}, selected by {'name' if policy.label == HOSTNAME else policy.label}{instead}.\n{_dump(policy.body)}"
+    )
+
+
+def _dump(body: Mapping[str, Any]) -> str:
+    return str(yaml.safe_dump(body, sort_keys=False, width=120))
+
+
+def as_json(found: Adoption) -> str:
+    """The same documents as one List."""
+    items = [*found.drivers, *(policy.body for policy in found.policies)]
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=2)
+
+
+FORMS: Final[Mapping[str, Callable[[Adoption], str]]] = {"json": as_json, "yaml": as_yaml}
