@@ -254,6 +254,10 @@ CASES: Final[Mapping[tuple[Phase, str], Case]] = {
         record(Phase.ROLLING_BACK),
         world(observed=seen(WHOLE, step=STEP)),
     ),
+    (Phase.ROLLING_BACK, "GPUs are missing after another look too, and the others publish the former layout again"): (
+        record(Phase.ROLLING_BACK, previous=EIGHT, restart=Restart(pod_uid="pod-0", step=STEP)),
+        world(observed=replace(too_early(EIGHT, step=STEP), pool=several(7))),
+    ),
     (Phase.ROLLING_BACK, "GPUs are missing, and the others publish the former layout again"): (
         record(Phase.ROLLING_BACK, previous=EIGHT),
         world(after=LIMITS.applying + LIMITS.verifying, observed=seen(EIGHT, step=STEP, pool=several(7))),
@@ -687,6 +691,19 @@ def test_a_plugin_is_not_restarted_so_late_that_it_would_not_be_up_when_the_limi
     assert advance(state, late) is None
     over = must(state, world(after=LIMITS.verifying, wanted=EIGHT, observed=lacking))
     assert (over.phase, over.reason) == (Phase.RELEASING, "HardwareDegraded")
+
+
+def test_a_node_that_lost_a_gpu_goes_back_as_soon_as_its_plugin_has_looked_again() -> None:
+    state = record(Phase.ROLLING_BACK, previous=EIGHT)
+    lacking = world(observed=replace(too_early(EIGHT, step=STEP), pool=several(7)))
+    anew = must(state, lacking)
+    assert (anew.phase, anew.restart) == (Phase.ROLLING_BACK, Restart(pod_uid="pod-1", step=STEP)), (
+        "it may look too early"
+    )
+    young = world(observed=replace(too_early(EIGHT, "pod-2", step=STEP, began=NEVER), pool=several(7)))
+    assert advance(anew, young) is None, "it may be about to publish"
+    back = must(anew, world(observed=replace(too_early(EIGHT, "pod-2", step=STEP), pool=several(7))))
+    assert (back.phase, back.outcome) == (Phase.RELEASING, Phase.ROLLED_BACK)
 
 
 def test_config_that_pods_see_late_is_old_enough_before_a_node_is_closed() -> None:

@@ -192,16 +192,25 @@ def looked_too_early(state: State, world: World, to: Assigned | None) -> bool:
 
     What a driver says may be about what it was told before, or before a reboot: so this may come more than once.
     """
-    seen, plugin = world.observed, world.observed.plugin
-    began = plugin["metadata"].get("creationTimestamp") if plugin is not None else None
-    if (
-        not (seen.restarts and seen.ready and began)
-        or world.now - datetime.fromisoformat(began) < world.limits.start_anew
-    ):
+    seen = world.observed
+    if not (seen.restarts and seen.ready and _has_had_time(world)):
         return False
     told = step_used(state, world) and to is not None and seen.assignment == to.assignment
     free = world.node_ready if state.recovering else not world.holders
     return told and free and not still_to_go(state, world) and not expected_now(state, world)
+
+
+def _has_had_time(world: World) -> bool:
+    """The plugin began so long ago that it would publish by now what it found."""
+    plugin = world.observed.plugin
+    began = plugin["metadata"].get("creationTimestamp") if plugin is not None else None
+    return bool(began) and world.now - datetime.fromisoformat(str(began)) >= world.limits.start_anew
+
+
+def looked_again(state: State, world: World) -> bool:
+    """The plugin has started anew in this step, after the driver was done, and publishes what it found then: no GPU comes by waiting."""
+    anew = state.restart is not None and state.restart.step == state.step and not state.restart.agent
+    return anew and world.observed.restarts and not still_to_go(state, world) and _has_had_time(world)
 
 
 def gave_up(state: State, world: World) -> bool:

@@ -59,6 +59,7 @@ from gpupartition.domain.guards import (
     knows_now,
     lacks_only_gpus,
     let_go,
+    looked_again,
     looked_too_early,
     missing_gpus,
     quiesced,
@@ -317,6 +318,12 @@ PHASES: Final[dict[Phase, Row]] = {
             *_told_again(Phase.ROLLING_BACK),
             Exit(gave_up, Phase.FAILED, "the driver failed to take the former config", answered),
             Exit(_due("previous"), Phase.ROLLING_BACK, "the driver's pod has to start anew", record_restart),
+            Exit(
+                _both(former_pool_is_back_but_for_lost_gpus, looked_again),
+                Phase.RELEASING,
+                "GPUs are missing after another look too, and the others publish the former layout again",
+                released(Phase.ROLLED_BACK),
+            ),
             Exit(
                 _blind("previous"), Phase.ROLLING_BACK, "the driver's pod has to start anew once more", record_restart
             ),
