@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import yaml
@@ -71,6 +72,7 @@ def _label(key: str) -> str:
     return key
 
 
+@lru_cache
 def _unusable(key: str) -> str:
     """Why the API takes no policy that selects nodes by this label; "" where it does."""
     layout = {"name": "any", "match": {"all": True}, "type": "Whole"}
