@@ -87,7 +87,8 @@ WINDOW: Final = Rule(
 
 ROLLOUT: Final = (
     Rule(
-        "!(has(self.onFailure) && self.onFailure == 'Continue') || (has(self.maxFailed) && !(type(self.maxFailed) == int && self.maxFailed == 0))",
+        "!(has(self.onFailure) && self.onFailure == 'Continue') "
+        "|| (has(self.maxFailed) && !(type(self.maxFailed) == int && self.maxFailed == 0))",
         "Continue goes on after a failure, and maxFailed: 0 halts at the first: write maxFailed: 1 or more, or onFailure: RollBack",
         at=".onFailure",
     ),
