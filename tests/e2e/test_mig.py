@@ -334,6 +334,28 @@ async def test_a_node_that_loses_a_gpu_midway_is_released_with_the_others_and_no
     await where.announces(node, _3g_40gb=2, _2g_20gb=2, _1g_10gb=4)
 
 
+async def test_a_node_that_failed_for_a_dead_gpu_gets_its_layout_on_the_others_after_a_reboot_when_somebody_asks(
+    cluster: Cluster,
+) -> None:
+    where = await site(cluster, f"3x {H100}", verifying=6, start_anew=2)
+    node = where.nodes[0]
+    await where.gets(SEVENTHS)
+    before = await where.assigned(node)
+    await where.wants(MIXED)
+    new = await eventually(lambda: target(where, not_=before))
+    await where.nvidia.faults(node, f"gpu-dies=1@config={new}")
+    await reaches(cluster, node, "Failed", within=60)
+    await where.nvidia.faults(node, "gpu-gone=1")  # after a reboot it is not found any more
+    await cluster.kubelet_stops(node)
+    await cluster.kubelet_starts(node, rebooted=True)
+    await where.nvidia.becomes(node, "success")
+    await annotate(cluster, POLICIES, POLICY, retry="1")
+    body = await ready(cluster, POLICY, within=90)
+    assert f"1 without all of their GPUs: {node}" in str(body)
+    await at_rest(cluster)
+    await where.announces(node, _3g_40gb=2, _2g_20gb=2, _1g_10gb=4)
+
+
 # ── reboots, and drivers of another release ───────────────────────────────────────────────────────────────────────────
 
 
