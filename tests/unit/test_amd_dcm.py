@@ -291,6 +291,13 @@ def test_what_was_done_before_a_gpu_died_is_left_alone_until_it_no_longer_works(
     assert BACKEND.depends(driver(), done.node, lambda: done) != BACKEND.depends(driver(), failed.node, lambda: failed)
 
 
+def test_whole_gpus_that_nobody_was_told_of_are_left_alone_when_one_dies() -> None:
+    whole = {"match": {"all": True}, "type": "Whole"}
+    four = compiled(whole, on=facts(*EIGHT[:4]))
+    assert compiled(whole, on=facts(*LEFT, known=four.pool)).fingerprint == four.fingerprint
+    assert told(compiled(CPX, on=facts(*LEFT, known=four.pool)))["profiles"] == [item("CPX", "NPS1", 3)]
+
+
 def test_a_profile_for_more_gpus_than_there_are_has_failed_for_good() -> None:
     on = node(FOUR.assignment, "failure")
     assert "another number of GPUs than 3" in observed(facts(*LEFT, on=on), with_profiles(FOUR)).failed

@@ -103,7 +103,8 @@ class AmdDcm:
             raise Refused(*problems)
         models, _ = _table(driver, cluster)
         cuts = cuts_for(policy.layouts, gpus, on.cuts, models)
-        if there != gpus and _done(facts) == key_of(profile(cuts)):
+        untold = {""} if all(cut is None or cut.mode == WHOLE for cut in cuts) else set()
+        if there != gpus and _done(facts) in untold | {key_of(profile(cuts))}:
             there = gpus  # it was done before a GPU died: what works is left alone
         products = {product_of(gpu, models) for gpu in gpus}
         if not any(cut for gpu, cut in zip(gpus, cuts, strict=True) if gpu in there):
@@ -253,8 +254,9 @@ class _Node:
 
 
 def _done(facts: NodeFacts) -> str | None:
-    """The profile that the manager says it has carried out; None where it does not say so."""
-    return label_of(facts.node, PROFILE) if label_of(facts.node, STATE) == SUCCESS else None
+    """The profile that the manager says it has carried out, "" where it was never told one; None where it does not say so."""
+    value, state = label_of(facts.node, PROFILE), label_of(facts.node, STATE)
+    return "" if value is None and state is None else value if state == SUCCESS else None
 
 
 def _config(driver: DriverSpec, gpus: Gpus, cuts: Cuts, there: Gpus) -> Config:
