@@ -53,7 +53,9 @@ class GpuRow(_Row):
             if times > 1:
                 raise ValueError(f"{self.name} has {name} {times} times; name each mode once")
             if name.partition("/")[0] not in self.partitions:
-                raise ValueError(f"{self.name} has {name}, and partitions do not say into how many that is; add it there")
+                raise ValueError(
+                    f"{self.name} has {name}, and partitions do not say into how many that is; add it there"
+                )
         return self
 
     def model(self) -> AmdModel:
