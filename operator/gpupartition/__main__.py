@@ -1,27 +1,39 @@
-"""`python -m gpupartition run`: the operator against a cluster. `plan`: what it would do there. `adopt`: what is there already."""
+"""`python -m gpupartition`, or `kubectl gpp`: the operator, and the commands that say what it does, did and would do."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import logging
 import os
-import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
 
-from kubernetes.aio.config import ConfigException
+PLUGIN: Final = "kubectl-gpp"
+INTERRUPTED: Final = 130  # 128 and the number of the signal, as shells have it
 
-from gpupartition.cli import adopt, plan
-from gpupartition.controller.operator import NotServing, Operator, Stopped
-from gpupartition.kube import Client
-from gpupartition.kube.lease import Lost
-from gpupartition.settings import Settings
 
-log = logging.getLogger(__name__)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command: what it is for, and whether settings of the operator change what it says. Its module is cli/<name>.py.
 
-READERS = {"plan": plan.run, "adopt": adopt.run}
+    Each is imported only when it is asked for: what the operator is made of takes most of a second to load.
+    """
+
+    help: str
+    has_settings: bool = False
+
+
+COMMANDS: Final = {
+    "run": Command(help="run the operator (settings: environment variables GPUPARTITION_*)", has_settings=True),
+    "plan": Command(help="say what a policy would do, and touch nothing", has_settings=True),
+    "status": Command(help="say how policies stand, which nodes are on their way, and who is in the way"),
+    "adopt": Command(help="print policies that say what nodes have already, and touch nothing", has_settings=True),
+}
 
 ABOUT = ("policy", "driver", "node")  # what a line is about stands in front, so that it can be searched for
 
@@ -37,54 +49,34 @@ class Line(logging.Formatter):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(
-        prog="gpupartition", description="Rolls GPU partition layouts over a cluster, node by node."
+        prog="kubectl gpp" if Path(sys.argv[0]).stem == PLUGIN else "gpupartition",
+        description="Rolls GPU partition layouts over a cluster, node by node.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run", help="run the operator (settings: environment variables GPUPARTITION_*)")
-    run.add_argument("--kubeconfig", help="path of a kubeconfig (default: the pod's ServiceAccount, else $KUBECONFIG)")
-    run.add_argument("--context", help="context of the kubeconfig")
-    run.add_argument("--verbose", action="store_true", help="log what is read, too")
-    plan.add_to(commands)
-    adopt.add_to(commands)
+    for name, command in COMMANDS.items():
+        own = commands.add_parser(name, help=command.help)
+        if name in arguments[:1]:
+            _module(name).add_to(own)
     options = parser.parse_args(arguments)
     _log(verbose=options.command == "run" and options.verbose, quiet=options.command != "run")
+    given: tuple[Any, ...] = ()
+    if COMMANDS[options.command].has_settings:
+        from gpupartition.settings import Settings
+
+        try:
+            given = (Settings.from_environment(os.environ),)
+        except ValueError as error:
+            parser.error(str(error))
     try:
-        settings = Settings.from_environment(os.environ)
-    except ValueError as error:
-        parser.error(str(error))
-    if options.command in READERS:
-        return asyncio.run(READERS[options.command](options, settings))
-    try:
-        return asyncio.run(_run(options.kubeconfig, options.context, settings))
-    except (FileNotFoundError, ConfigException, NotServing) as error:
-        log.critical("%s", error)
-        return 1
+        return int(asyncio.run(_module(options.command).run(options, *given)))
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
-async def _run(kubeconfig: str | None, context: str | None, settings: Settings) -> int:
-    async with Client.connect(kubeconfig, context) as client:
-        loop = asyncio.get_running_loop()
-
-        def end_when_asked() -> None:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, running.cancel)
-
-        operator = Operator(client, settings, on_start=end_when_asked)
-        running = asyncio.create_task(operator.run(), name="operator")
-        end_when_asked()
-        lost: Sequence[BaseException] = ()
-        with contextlib.suppress(asyncio.CancelledError):
-            try:
-                await running
-            except* Stopped:
-                pass
-            except* Lost as group:
-                lost = group.exceptions
-            except* NotServing as group:
-                raise group.exceptions[0] from None
-        log.info("stopped%s", "".join(f": {each}" for each in lost))
-    return 1 if lost else 0
+def _module(command: str) -> Any:
+    return import_module(f"gpupartition.cli.{command}")
 
 
 def _log(*, verbose: bool, quiet: bool) -> None:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from tests.unit import phase_table
 
-from gpupartition.__main__ import main
+from gpupartition.__main__ import COMMANDS, main
 from gpupartition.api import crd
 from gpupartition.cli import documents
 from gpupartition.controller.intent import Policy
@@ -75,6 +75,18 @@ def test_options_that_the_page_about_a_command_names_are_its_own(
     page = (ROOT / f"docs/{command}.md").read_text(encoding="utf-8").replace("python -m", "python")
     lines = [line for line in page.splitlines() if "kubectl" not in line]
     assert set(re.findall(r"(?<=[ `])--?[a-z][a-z-]*(?=[ =`])", "\n".join(lines))) <= told
+
+
+def test_options_that_the_page_about_kubectl_names_are_those_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs/kubectl.md").read_text(encoding="utf-8")
+    written: dict[str, set[str]] = {command: set() for command in COMMANDS if command != "run"}
+    for command, rest in re.findall(r"kubectl gpp ([a-z]+)([^`|#\n]*)", page):
+        written[command] |= set(re.findall(r"(?<= )--?[a-z][a-z-]*", rest))
+    for command, options in written.items():
+        assert f"kubectl gpp {command}" in page
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        assert options <= set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", capsys.readouterr().out)), command
 
 
 def test_the_readme_prints_the_columns_that_kubectl_prints() -> None:

@@ -15,8 +15,9 @@ from tests.e2e.api_examples import EXAMPLES
 from tests.unit.fleet import driver, policy
 
 from gpupartition.api import crd
-from gpupartition.cli.documents import Unusable, read
+from gpupartition.cli.documents import read
 from gpupartition.cli.offline import KINDS
+from gpupartition.cli.options import Unusable
 from gpupartition.kube import Object
 
 

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import yaml
 
-from gpupartition.cli.cluster import Answer, add_options, answer
+from gpupartition.cli.cluster import Answer, answer
 from gpupartition.cli.offline import refused
+from gpupartition.cli.options import add_cluster, add_fail_on, add_output, describe
 from gpupartition.cli.survey import Adoption, survey
 from gpupartition.domain.adoption import HOSTNAME, Adopting
 from gpupartition.kube import Client
@@ -41,15 +42,9 @@ HEAD: Final = """\
 """
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command with its options."""
-    parser = commands.add_parser(
-        "adopt",
-        help="print policies that say what nodes have already, and touch nothing",
-        description=ABOUT,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Give the command its options."""
+    describe(parser, ABOUT, EXAMPLES)
     parser.add_argument(
         "-l",
         "--label",
@@ -59,10 +54,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         metavar="KEY",
         help="label of nodes to select them by, before others that are known; several times, the best first",
     )
-    parser.add_argument(
-        "-o", "--output", choices=sorted(FORMS), default="yaml", help="form of the output (default: yaml)"
-    )
-    add_options(parser, FINDINGS)
+    add_output(parser, FORMS, default="yaml")
+    add_cluster(parser)
+    add_fail_on(parser, FINDINGS)
 
 
 def _label(key: str) -> str:

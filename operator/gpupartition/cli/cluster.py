@@ -1,4 +1,4 @@
-"""What commands that look at a cluster share: how they are told which one, what they say when it cannot be read, and their exit codes."""
+"""What commands that look at a cluster share: what they say when it cannot be read, or what they found not be written, and their exit codes."""
 
 from __future__ import annotations
 
@@ -6,42 +6,14 @@ import argparse
 import io
 import sys
 from collections.abc import Awaitable, Callable, Collection
-from typing import Final
 
 from kubernetes.aio.config import ConfigException
 
-from gpupartition.cli.documents import Unusable
+from gpupartition.cli.options import ERROR, FOUND, OK, Unusable
 from gpupartition.kube import ApiError, Client, Forbidden, NotFound
-
-OK: Final = 0
-ERROR: Final = 1
-FOUND: Final = 3  # 2 is argparse's, for usage
 
 Answer = tuple[str, Collection[str]]
 """What is printed, and what was found of what --fail-on can name."""
-
-
-def add_options(parser: argparse.ArgumentParser, findings: Collection[str]) -> None:
-    """Add the options that all of them have; --fail-on takes some of these findings."""
-
-    def named(text: str) -> tuple[str, ...]:
-        asked = tuple(part.strip() for part in text.split(",") if part.strip())
-        unknown = sorted(set(asked) - set(findings))
-        if unknown or not asked:
-            raise argparse.ArgumentTypeError(f"{next(iter(unknown), text)!r} is none of {', '.join(findings)}")
-        return asked
-
-    parser.add_argument(
-        "--fail-on",
-        type=named,
-        default=(),
-        metavar="FINDINGS",
-        help=f"exit with {FOUND} if one of these, separated by commas, is found: {', '.join(findings)}",
-    )
-    parser.add_argument(
-        "--kubeconfig", help="path of a kubeconfig (default: the pod's ServiceAccount, else $KUBECONFIG)"
-    )
-    parser.add_argument("--context", help="context of the kubeconfig")
 
 
 async def answer(options: argparse.Namespace, what: str, ask: Callable[[Client], Awaitable[Answer]]) -> int:
@@ -55,11 +27,12 @@ async def answer(options: argparse.Namespace, what: str, ask: Callable[[Client],
         return complain(str(error))
     except ApiError as error:
         return complain(_explain(error))
+    except OSError as error:
+        return _unwritten(what, error)
     try:
         print(text, flush=True)  # noqa: T201
     except OSError as error:
-        sys.stdout = io.StringIO()  # what is left in its buffer could not be written at the end either
-        return complain(f"the {what} could not be written: {error.strerror}")
+        return _unwritten(what, error)
     asked = set(found) & set(options.fail_on)
     if asked:
         print(f"found: {', '.join(sorted(asked))}", file=sys.stderr)  # noqa: T201
@@ -71,6 +44,11 @@ def complain(*lines: str) -> int:
     for line in lines:
         print(f"error: {line}", file=sys.stderr)  # noqa: T201
     return ERROR
+
+
+def _unwritten(what: str, error: OSError) -> int:
+    sys.stdout = io.StringIO()  # what is left in its buffer could not be written at the end either
+    return complain(f"the {what} could not be written: {error.strerror}")
 
 
 def _explain(error: ApiError) -> str:

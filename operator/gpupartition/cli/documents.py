@@ -15,19 +15,12 @@ from typing import Any, Final, TextIO
 import yaml
 
 from gpupartition.cli.offline import KINDS, refused
+from gpupartition.cli.options import Unusable
 from gpupartition.names import API_VERSION, GROUP
 
 Object = dict[str, Any]
 
 STDIN: Final = "-"
-
-
-class Unusable(Exception):  # noqa: N818  (reads as what happened)
-    """Documents cannot be planned with; one line for each mistake: where, what, what to do."""
-
-    def __init__(self, *lines: str) -> None:
-        super().__init__("\n".join(lines))
-        self.lines = lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

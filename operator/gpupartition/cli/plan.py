@@ -7,8 +7,9 @@ import gc
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from gpupartition.cli.cluster import Answer, add_options, answer, complain
-from gpupartition.cli.documents import Document, Unusable, read
+from gpupartition.cli.cluster import Answer, answer, complain
+from gpupartition.cli.documents import Document, read
+from gpupartition.cli.options import Unusable, add_cluster, add_fail_on, add_output, describe
 from gpupartition.cli.show import FORMS
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.forecast import Forecast
@@ -45,15 +46,9 @@ exit codes: 0 planned; 1 could not be planned (the message says why); 2 wrong us
 """
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command with its options."""
-    parser = commands.add_parser(
-        "plan",
-        help="say what a policy would do, and touch nothing",
-        description=ABOUT,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Give the command its options."""
+    describe(parser, ABOUT, EXAMPLES)
     parser.add_argument("name", nargs="*", help="a policy in the cluster (default: those of -f, else all)")
     parser.add_argument(
         "-f",
@@ -63,10 +58,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         metavar="FILE",
         help="YAML with drivers and policies; - is stdin",
     )
-    parser.add_argument(
-        "-o", "--output", choices=sorted(FORMS), default="table", help="form of the output (default: table)"
-    )
-    add_options(parser, FINDINGS)
+    add_output(parser, FORMS)
+    add_cluster(parser)
+    add_fail_on(parser, FINDINGS)
 
 
 async def run(options: argparse.Namespace, settings: Settings) -> int:

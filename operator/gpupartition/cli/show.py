@@ -3,43 +3,55 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import yaml
 
+from gpupartition.cli.paint import Cell, Line, Span, colourful, grid, line, rendered
 from gpupartition.domain.outlook import capacity, findings, sentence
 from gpupartition.domain.plan import Fate, NodePlan, Plan
-
-GAP: Final = "   "
+from gpupartition.names import GROUP
 
 
 def table(plans: Sequence[Plan]) -> str:
     """Each policy: what it comes to, the nodes that do not have what is wanted, and the devices by profile."""
-    return "\n\n".join("\n".join(_policy(plan)) for plan in plans)
+    colour = colourful(sys.stdout, os.environ)
+    return "\n\n".join(rendered(_policy(plan), colour=colour) for plan in plans)
 
 
-def _policy(plan: Plan) -> Iterator[str]:
-    yield f"{plan.policy} (driver {plan.driver}): {sentence(plan)}"
+def _policy(plan: Plan) -> Iterator[Line]:
+    yield line(Span(plan.policy, "bold"), f" (driver {plan.driver}): {sentence(plan)}")
     rows = [n for n in plan.nodes if n.fate is not Fate.UP_TO_DATE]
     if rows:
-        yield ""
-        yield from _grid(
-            ("WAVE", "NODE", "STATE", "CHANGE", "DEVICES", "EVICTS", "BLOCKED BY", "WHY"), [_row(n) for n in rows]
-        )
+        yield ()
+        head = ("WAVE", "NODE", "STATE", "CHANGE", "DEVICES", "EVICTS", "BLOCKED BY", "WHY")
+        yield from grid(head, [_row(n) for n in rows])
     moved = capacity(plan)
     if any(m.before != m.after for m in moved):
-        yield ""
-        yield from _grid(("PROFILE", "NOW", "AFTER"), [(m.profile, str(m.before), str(m.after)) for m in moved])
+        yield ()
+        yield from grid(("PROFILE", "NOW", "AFTER"), [(m.profile, str(m.before), str(m.after)) for m in moved])
 
 
-def _row(node: NodePlan) -> tuple[str, ...]:
+_STYLES: Final = {
+    Fate.BLOCKED: "magenta",
+    Fate.UNDER_WAY: "yellow",
+    Fate.FAILED: "red",
+    Fate.SKIPPED: "red",
+    Fate.REFUSED: "red",
+    Fate.CONTESTED: "red",
+}
+
+
+def _row(node: NodePlan) -> tuple[Cell, ...]:
     devices = f"+{len(node.gained)} -{len(node.lost)}" if node.gained or node.lost else ""
     blockers = _some(sorted({b.pod or b.claim for b in node.blockers}))
     return (
         str(node.wave or "-"),
         node.node,
-        str(node.fate),
+        Span(str(node.fate), _STYLES.get(node.fate, "")),
         node.change,
         devices,
         _some(node.evicted),
@@ -50,14 +62,6 @@ def _row(node: NodePlan) -> tuple[str, ...]:
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
-
-
-def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns as wide as what is in them; those that are empty are left out."""
-    used = [n for n in range(len(head)) if any(row[n] for row in rows)]
-    widths = {n: max(len(row[n]) for row in (head, *rows)) for n in used}
-    for row in (head, *rows):
-        yield GAP.join(row[n].ljust(widths[n]) for n in used).rstrip()
 
 
 def as_data(plans: Sequence[Plan]) -> dict[str, Any]:
@@ -105,4 +109,14 @@ def as_yaml(plans: Sequence[Plan]) -> str:
     return yaml.safe_dump(as_data(plans), sort_keys=False).rstrip()
 
 
-FORMS: Final[Mapping[str, Callable[[Sequence[Plan]], str]]] = {"table": table, "json": as_json, "yaml": as_yaml}
+def as_names(plans: Sequence[Plan]) -> str:
+    """The policies, as kubectl takes them."""
+    return "\n".join(f"gpupartitionpolicy.{GROUP}/{plan.policy}" for plan in plans)
+
+
+FORMS: Final[Mapping[str, Callable[[Sequence[Plan]], str]]] = {
+    "table": table,
+    "json": as_json,
+    "yaml": as_yaml,
+    "name": as_names,
+}

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 from gpupartition import names
 from gpupartition.api.v1alpha1 import DriverStatus, NodeStateSpec, NodeStateStatus, PolicyStatus
-from gpupartition.kube import Kind
+from gpupartition.kinds import DRIVERS, NODE_STATES, POLICIES
 
-DRIVERS: Final = Kind(names.API_VERSION, "gpupartitiondrivers", namespaced=False)
-POLICIES: Final = Kind(names.API_VERSION, "gpupartitionpolicies", namespaced=False)
-NODE_STATES: Final = Kind(names.API_VERSION, "gpupartitionnodestates", namespaced=False)
+__all__ = ["DRIVERS", "NODE_STATES", "POLICIES", "Record", "dump", "new_record", "with_state"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,61 @@
+"""What commands are told in the same words: which cluster, in which form, and what their exit codes mean. Imports next to nothing."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection
+from typing import Final
+
+OK: Final = 0
+ERROR: Final = 1
+USAGE: Final = 2  # argparse's own
+FOUND: Final = 3
+
+
+class Unusable(Exception):  # noqa: N818  (reads as what happened)
+    """What was asked for cannot be done; one line for each mistake: where, what, what to do."""
+
+    def __init__(self, *lines: str) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = lines
+
+
+def describe(parser: argparse.ArgumentParser, about: str, examples: str) -> None:
+    """Give a command its text, laid out as it is written."""
+    parser.description, parser.epilog = about, examples
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+
+
+def add_output(parser: argparse.ArgumentParser, forms: Collection[str], default: str = "table") -> None:
+    """Add -o with these forms."""
+    parser.add_argument(
+        "-o", "--output", choices=sorted(forms), default=default, help=f"form of the output (default: {default})"
+    )
+
+
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which cluster."""
+    parser.add_argument(
+        "--kubeconfig", help="path of a kubeconfig (default: the pod's ServiceAccount, else $KUBECONFIG)"
+    )
+    parser.add_argument("--context", help="context of the kubeconfig")
+    parser.set_defaults(fail_on=())
+
+
+def add_fail_on(parser: argparse.ArgumentParser, findings: Collection[str]) -> None:
+    """Add --fail-on, which takes some of these findings."""
+
+    def named(text: str) -> tuple[str, ...]:
+        asked = tuple(part.strip() for part in text.split(",") if part.strip())
+        unknown = sorted(set(asked) - set(findings))
+        if unknown or not asked:
+            raise argparse.ArgumentTypeError(f"{next(iter(unknown), text)!r} is none of {', '.join(findings)}")
+        return asked
+
+    parser.add_argument(
+        "--fail-on",
+        type=named,
+        default=(),
+        metavar="FINDINGS",
+        help=f"exit with {FOUND} if one of these, separated by commas, is found: {', '.join(findings)}",
+    )

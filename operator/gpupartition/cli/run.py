@@ -1,0 +1,63 @@
+"""`gpupartition run`: the operator against a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Sequence
+
+from kubernetes.aio.config import ConfigException
+
+from gpupartition.cli.options import ERROR, OK
+from gpupartition.controller.operator import NotServing, Operator, Stopped
+from gpupartition.kube import Client
+from gpupartition.kube.lease import Lost
+from gpupartition.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Give the command its options."""
+    parser.add_argument(
+        "--kubeconfig", help="path of a kubeconfig (default: the pod's ServiceAccount, else $KUBECONFIG)"
+    )
+    parser.add_argument("--context", help="context of the kubeconfig")
+    parser.add_argument("--verbose", action="store_true", help="log what is read, too")
+
+
+async def run(options: argparse.Namespace, settings: Settings) -> int:
+    """Run until it is asked to end, or has lost its lease; returns the exit code."""
+    try:
+        return await _run(options.kubeconfig, options.context, settings)
+    except (FileNotFoundError, ConfigException, NotServing) as error:
+        log.critical("%s", error)
+        return ERROR
+
+
+async def _run(kubeconfig: str | None, context: str | None, settings: Settings) -> int:
+    async with Client.connect(kubeconfig, context) as client:
+        loop = asyncio.get_running_loop()
+
+        def end_when_asked() -> None:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, running.cancel)
+
+        operator = Operator(client, settings, on_start=end_when_asked)
+        running = asyncio.create_task(operator.run(), name="operator")
+        end_when_asked()
+        lost: Sequence[BaseException] = ()
+        with contextlib.suppress(asyncio.CancelledError):
+            try:
+                await running
+            except* Stopped:
+                pass
+            except* Lost as group:
+                lost = group.exceptions
+            except* NotServing as group:
+                raise group.exceptions[0] from None
+        log.info("stopped%s", "".join(f": {each}" for each in lost))
+    return ERROR if lost else OK

@@ -1,0 +1,307 @@
+"""`gpupartition status`: how policies stand, which nodes are on their way, who is in the way, what failed. Reads and writes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+
+from gpupartition.cli.options import USAGE, Unusable, add_cluster, add_output, describe
+from gpupartition.cli.paint import Line, Span, age, colourful, grid, line, rendered
+from gpupartition.names import GROUP
+
+if TYPE_CHECKING:
+    from gpupartition.cli.cluster import Answer
+    from gpupartition.domain.standing import NodeStanding, PolicyStanding
+    from gpupartition.kube import Client, Object
+
+ABOUT: Final = """
+Says of each policy how many of its nodes have what is wanted, and names those that are being changed, those that are blocked, with the pods
+that are in the way, and those that failed. Nodes that are done, or simply wait for their turn, are counted and not named. It only reads.
+"""
+EXAMPLES: Final = """
+examples:
+  %(prog)s                      all policies
+  %(prog)s inference            one of them
+  %(prog)s -l team=ml -w        those with a label, again whenever something changes
+  %(prog)s -o json              every node, for programs
+
+exit codes: 0 told; 1 the cluster could not be read, or a policy is not there (the message says so); 2 wrong usage
+"""
+
+TICK: Final = 1.0  # seconds between two pictures of a screen on which nothing but ages changed
+CALM: Final = 0.2  # seconds from one picture to the next at least: faster nobody reads
+SCREEN, BACK, CLEAR = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H\x1b[J"
+
+_STYLES: Final = {"UpToDate": "green", "Pending": "dim", "Failed": "red", "RolledBack": "red", "Skipped": "red"}
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Give the command its options."""
+    describe(parser, ABOUT, EXAMPLES)
+    parser.add_argument("name", nargs="*", help="a policy (default: all)")
+    parser.add_argument("-l", "--selector", default="", help="label selector of policies")
+    parser.add_argument("-w", "--watch", action="store_true", help="go on telling what changes, until interrupted")
+    add_output(parser, FORMS)
+    add_cluster(parser)
+
+
+async def run(options: argparse.Namespace) -> int:
+    """Look, print, and return the exit code."""
+    from gpupartition.cli.cluster import answer, complain
+
+    if options.watch and options.output != "table":
+        complain(f"-w tells people what changes, and has no form {options.output}; leave one of them out")
+        return USAGE
+
+    async def ask(client: Client) -> Answer:
+        if options.watch:
+            await _watch(client, options)
+        return FORMS[options.output](await look(client, options)), ()
+
+    return await answer(options, "status", ask)
+
+
+async def look(client: Client, options: argparse.Namespace) -> list[PolicyStanding]:
+    """How the policies that are asked for stand now. Raises Unusable and ApiError."""
+    from gpupartition.kinds import NODE_STATES, POLICIES
+
+    policies, records = await asyncio.gather(
+        client.list(POLICIES, label_selector=options.selector), client.list(NODE_STATES)
+    )
+    return chosen(policies.items, records.items, options.selector, options.name)
+
+
+def chosen(
+    policies: Collection[Object], records: Collection[Object], selector: str, names: Collection[str] = ()
+) -> list[PolicyStanding]:
+    """Those of the policies that are asked for. Raises Unusable for one that is not there."""
+    from gpupartition.domain.standing import standings
+
+    there = {body["metadata"]["name"] for body in policies}
+    found = standings(policies, records)
+    if selector:  # the API server has applied it to policies, and nodes of others are nobody's here
+        found = [each for each in found if each.policy in there]
+    known = {each.policy for each in found}
+    if unknown := [name for name in names if name not in known]:
+        told = ", ".join(sorted(known)) or "none"
+        raise Unusable(*(f"there is no GpuPartitionPolicy {name}; there are: {told}" for name in unknown))
+    return [each for each in found if not names or each.policy in names]
+
+
+# ------------------------------------------------------------------------------------------------------------------------ forms
+
+
+def pictured(found: Sequence[PolicyStanding], now: datetime) -> Iterator[Line]:
+    """For people: each policy's sentence, then its nodes of which there is something to say."""
+    if not found:
+        yield line(
+            Span("there is no GpuPartitionPolicy", "dim"), "; write one, or see what nodes have already with adopt"
+        )
+    for number, policy in enumerate(found):
+        if number:
+            yield ()
+        yield from _policy(policy, now)
+
+
+def _policy(policy: PolicyStanding, now: datetime) -> Iterator[Line]:
+    style = "green" if policy.ready == "True" else "red" if policy.stalled else "yellow"
+    observes = " (observes)" if policy.mode == "Observe" else ""
+    count = [": ", policy.progress] if policy.progress else []
+    yield line(Span(policy.policy, "bold"), f" (driver {policy.driver}){observes}", *count)
+    yield line("  ", Span(policy.reason, style), f": {policy.message}" if policy.message else "")
+    rows = [_row(node, now) for node in policy.nodes if node.telling]
+    if rows:
+        yield ()
+        yield from grid(("NODE", "PHASE", "SINCE", "CHANGE", "BLOCKED BY", "WHY"), rows, indent="  ")
+
+
+def _row(node: NodeStanding, now: datetime) -> tuple[str | Span, ...]:
+    return (
+        node.node,
+        Span(node.phase, _STYLES.get(node.phase, "yellow")),
+        age(now - node.since) if node.since else "",
+        node.change if node.change != "None" else "",
+        Span(_who(node), "magenta"),
+        _why(node),
+    )
+
+
+def _why(node: NodeStanding) -> str:
+    return ": ".join(part for part in (node.reason, node.message) if part)
+
+
+def _who(node: NodeStanding) -> str:
+    names = sorted({each.who for each in node.blockers})
+    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+
+
+def as_table(found: Sequence[PolicyStanding]) -> str:
+    """What people read, in colour where there are colours."""
+    return rendered(pictured(found, datetime.now(UTC)), colour=colourful(sys.stdout, os.environ))
+
+
+def as_data(found: Sequence[PolicyStanding]) -> dict[str, Any]:
+    """Everything, in names that stay."""
+    return {
+        "policies": [
+            {
+                **{key: getattr(each, key) for key in ("policy", "driver", "mode", "ready", "stalled")},
+                "reason": each.reason,
+                "message": each.message,
+                "counts": dict(each.counts),
+                "nodes": [node_data(node) for node in each.nodes],
+            }
+            for each in found
+        ]
+    }
+
+
+def node_data(node: NodeStanding) -> dict[str, Any]:
+    """One node, with every blocker."""
+    body = asdict(node)
+    del body["policy"], body["driver"]
+    body["hasGrant"] = body.pop("has_grant")
+    body["since"] = _text(node.since)
+    body["blockers"] = [{**asdict(each), "since": _text(each.since)} for each in node.blockers]
+    return body
+
+
+def _text(at: datetime | None) -> str | None:
+    return at.isoformat().replace("+00:00", "Z") if at else None
+
+
+def as_json(found: Sequence[PolicyStanding]) -> str:
+    """The data as JSON."""
+    return json.dumps(as_data(found), indent=2)
+
+
+def as_yaml(found: Sequence[PolicyStanding]) -> str:
+    """The data as YAML."""
+    import yaml
+
+    return str(yaml.safe_dump(as_data(found), sort_keys=False)).rstrip()
+
+
+def as_names(found: Sequence[PolicyStanding]) -> str:
+    """The policies, as kubectl takes them."""
+    return "\n".join(f"gpupartitionpolicy.{GROUP}/{each.policy}" for each in found)
+
+
+FORMS: Final[Mapping[str, Callable[[Sequence[PolicyStanding]], str]]] = {
+    "table": as_table,
+    "json": as_json,
+    "yaml": as_yaml,
+    "name": as_names,
+}
+
+
+# ------------------------------------------------------------------------------------------------------------------------ watch
+
+
+async def _watch(client: Client, options: argparse.Namespace) -> NoReturn:
+    """Tell what changes until interrupted. Raises Unusable and ApiError for how it begins, and OSError where it cannot be written."""
+    from gpupartition.kinds import NODE_STATES, POLICIES
+    from gpupartition.kube.reflector import Reflector
+
+    changed = asyncio.Event()
+    policies = Reflector(client, POLICIES, _as_it_is, lambda *_: changed.set(), label_selector=options.selector)
+    records = Reflector(client, NODE_STATES, _as_it_is, lambda *_: changed.set())
+    for each in (policies, records):
+        await each.read()
+
+    chosen(
+        policies.values(), records.values(), options.selector, options.name
+    )  # complain of names that are nowhere, at first
+
+    def now() -> list[PolicyStanding]:
+        found = chosen(policies.values(), records.values(), options.selector)
+        return [each for each in found if not options.name or each.policy in options.name]
+
+    lively = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    keeping = [asyncio.create_task(each.run()) for each in (policies, records)]
+    try:
+        with Screen() if lively else Log() as board:
+            while True:
+                changed.clear()
+                board.show(now())
+                await asyncio.sleep(CALM)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), TICK if lively else None)
+    finally:
+        for task in keeping:
+            task.cancel()
+
+
+def _as_it_is(body: Object) -> Object:
+    return body
+
+
+class Board(AbstractContextManager["Board"]):
+    """Where one picture follows the other."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave it as it was found."""
+
+    def show(self, found: Sequence[PolicyStanding]) -> None:
+        """Show how things stand now. Raises OSError where that cannot be written."""
+        raise NotImplementedError
+
+
+class Screen(Board):
+    """A terminal: the whole picture, again and again, in a screen of its own."""
+
+    def __enter__(self) -> Self:
+        sys.stdout.write(SCREEN)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.stdout.write(BACK)
+        sys.stdout.flush()
+
+    def show(self, found: Sequence[PolicyStanding]) -> None:
+        """Draw over what was there, as much as there is room for."""
+        lines = as_table(found).splitlines()
+        room = shutil.get_terminal_size().lines - 1
+        if len(lines) > room:
+            lines = [*lines[: room - 1], f"… and {len(lines) - room + 1} more lines; see them all without -w"]
+        sys.stdout.write(CLEAR + "\n".join(lines))
+        sys.stdout.flush()
+
+
+class Log(Board):
+    """A pipe or a file: a line for whatever is new."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, Any] = {}
+
+    def show(self, found: Sequence[PolicyStanding]) -> None:
+        """Tell what was not told before."""
+        at = datetime.now(UTC).strftime("%H:%M:%S")
+        now = {name: (said, text) for name, said, text in self._now(found)}
+        news = [f"{name}  {text}" for name, (said, text) in now.items() if self._said.get(name) != said]
+        news += [f"{name}  gone" for name in self._said if name not in now]
+        self._said = {name: said for name, (said, _) in now.items()}
+        for each in news:
+            sys.stdout.write(rendered([line(f"{at}  {each}")], colour=False) + "\n")
+        sys.stdout.flush()
+
+    @staticmethod
+    def _now(found: Sequence[PolicyStanding]) -> Iterator[tuple[str, Any, str]]:
+        for policy in found:
+            about = "; ".join(part for part in (policy.progress, f"{policy.reason}: {policy.message}") if part)
+            yield f"policy/{policy.policy}", about, about
+            for node in policy.nodes:
+                blocked = f"blocked by {_who(node)}" if node.blockers else ""
+                yield f"node/{node.node}", node.way, "  ".join(p for p in (node.phase, blocked, _why(node)) if p)

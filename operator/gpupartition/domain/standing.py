@@ -1,0 +1,170 @@
+"""How policies and their nodes stand, read from what the operator wrote of them, as plain data.
+
+Not through the models of the API: whoever asks how things stand waits for the answer, and building the models takes longer than reading the
+records of a thousand nodes. What is missing is shown as missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+Body = Mapping[str, Any]
+
+UNSEEN: Final = "NotSeenYet"  # of a policy as it is now, the operator has said nothing so far
+QUIET: Final = frozenset({"Pending", "UpToDate"})  # a node there is worth a line only where there is more to say of it
+STUCK: Final = frozenset({"Failed", "RolledBack", "Skipped"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocking:
+    """Who is in the way of a node; the names are namespace/name."""
+
+    claim: str = ""
+    pod: str = ""
+    pdb: str = ""
+    device: str = ""
+    reason: str = ""
+    since: datetime | None = None
+
+    @property
+    def who(self) -> str:
+        """The pod, or the claim that no pod uses."""
+        return self.pod or self.claim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStanding:
+    """One node's record."""
+
+    node: str
+    policy: str
+    driver: str = ""
+    phase: str
+    since: datetime | None = None
+    change: str = "None"
+    attempts: int = 0
+    has_grant: bool = False
+    reason: str = ""
+    message: str = ""
+    blockers: tuple[Blocking, ...] = ()
+
+    @property
+    def telling(self) -> bool:
+        """Whether it is neither done nor simply waiting for its turn."""
+        return self.phase not in QUIET or bool(self.blockers or self.reason)
+
+    @property
+    def way(self) -> tuple[Any, ...]:
+        """What is news when it changes."""
+        return self.phase, self.reason, self.message, self.blockers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyStanding:
+    """One policy with its nodes. `counts` are those of its status (upToDate, matched, …), and only as young as it is."""
+
+    policy: str
+    driver: str = ""
+    mode: str = "Enforce"
+    ready: str = "Unknown"
+    stalled: bool = False
+    reason: str = UNSEEN
+    message: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    nodes: tuple[NodeStanding, ...] = ()
+
+    @property
+    def progress(self) -> str:
+        """`3 of 4 nodes up to date; 1 blocked`, or "" while nothing was counted."""
+        if not self.counts:
+            return ""
+        told = [f"{self.counts[key]} {word}" for key, word in _COUNTED.items() if self.counts.get(key)]
+        done = f"{self.counts.get('upToDate', 0)} of {self.counts.get('matched', 0)} nodes up to date"
+        return "; ".join([done, ", ".join(told)] if told else [done])
+
+
+_COUNTED: Final = {
+    "inProgress": "in progress",
+    "pending": "pending",
+    "blocked": "blocked",
+    "failed": "failed",
+    "skipped": "skipped",
+    "unavailable": "unavailable",
+    "wouldChange": "would change",
+}
+
+
+def standings(policies: Iterable[Body], records: Iterable[Body]) -> list[PolicyStanding]:
+    """Every policy by name, with its nodes. Nodes whose policy is gone are told under its name."""
+    by_policy: dict[str, list[NodeStanding]] = {}
+    for record in records:
+        node = read_node(record)
+        by_policy.setdefault(node.policy, []).append(node)
+    bodies = {body["metadata"]["name"]: body for body in policies}
+    return [
+        _read_policy(bodies[name], _sorted(by_policy.get(name, ()))) if name in bodies else _gone(name, by_policy[name])
+        for name in sorted(bodies.keys() | by_policy.keys())
+    ]
+
+
+def read_node(record: Body) -> NodeStanding:
+    """A GpuPartitionNodeState, in short."""
+    spec, status = record.get("spec", {}), record.get("status", {})
+    return NodeStanding(
+        node=record["metadata"]["name"],
+        policy=spec.get("policyRef", {}).get("name", ""),
+        driver=spec.get("driver", ""),
+        phase=status.get("phase", "Pending"),
+        since=_time(status.get("since")),
+        change=status.get("change", "None"),
+        attempts=status.get("attempts", 0),
+        has_grant=bool(status.get("token")),
+        reason=status.get("reason", ""),
+        message=status.get("message", ""),
+        blockers=tuple(_blocking(each) for each in status.get("blockers", ())),
+    )
+
+
+def _read_policy(body: Body, nodes: Sequence[NodeStanding]) -> PolicyStanding:
+    meta, spec, status = body["metadata"], body["spec"], body.get("status", {})
+    conditions = {each["type"]: each for each in status.get("conditions", ())}
+    ready = conditions.get("Ready", {})
+    seen = bool(ready) and status.get("observedGeneration") == meta.get("generation")
+    return PolicyStanding(
+        policy=meta["name"],
+        driver=spec.get("driver", ""),
+        mode=spec.get("mode", "Enforce"),
+        ready=ready["status"] if seen else "Unknown",
+        stalled=seen and conditions.get("Stalled", {}).get("status") == "True",
+        reason=ready["reason"] if seen else UNSEEN,
+        message=ready.get("message", "") if seen else "the operator has not looked at it as it is now; does one run?",
+        counts=status.get("nodes", {}) if seen else {},
+        nodes=tuple(nodes),
+    )
+
+
+def _gone(name: str, nodes: Collection[NodeStanding]) -> PolicyStanding:
+    return PolicyStanding(
+        policy=name,
+        driver=next(iter(nodes)).driver,
+        reason="Gone",
+        message="the policy is gone, and these nodes are not let go of yet",
+        nodes=tuple(_sorted(nodes)),
+    )
+
+
+def _sorted(nodes: Iterable[NodeStanding]) -> list[NodeStanding]:
+    """Failed ones first, then those at work, then those that wait."""
+    return sorted(nodes, key=lambda n: (n.phase not in STUCK, n.phase in QUIET, n.node))
+
+
+def _blocking(body: Body) -> Blocking:
+    known = {name: body.get(name, "") for name in ("claim", "pod", "pdb", "device", "reason")}
+    return Blocking(**known, since=_time(body.get("since")))
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
