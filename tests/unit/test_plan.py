@@ -212,7 +212,7 @@ async def test_what_cannot_be_planned_with_is_named_with_what_to_do(
 async def test_people_see_a_table_without_the_nodes_that_stay_as_they_are() -> None:
     fleet = Fleet(2)
     fleet.hold("node-1")
-    assert show.table([await plan(fleet)]).splitlines() == [
+    assert show.FORMS["table"]([await plan(fleet)]).splitlines() == [
         "inference (driver example): 2 of 2 nodes would change (2 Repartition), in 1 wave; 1 is blocked by team-a/job-7",
         "",
         "WAVE   NODE     STATE     CHANGE        DEVICES   BLOCKED BY     WHY",

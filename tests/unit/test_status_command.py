@@ -10,18 +10,18 @@ from typing import Any, Final
 import pytest
 import yaml
 from tests.unit.fleet import Fleet, policy
+from tests.unit.records import SINCE, record
 
 from gpupartition.__main__ import main
-from gpupartition.api.v1alpha1 import Blocker, NodeStateStatus, Phase
+from gpupartition.api.v1alpha1 import Blocker, Phase
 from gpupartition.cli import status
 from gpupartition.cli.options import Unusable
 from gpupartition.cli.paint import rendered
-from gpupartition.controller.records import NODE_STATES, dump, new_record
+from gpupartition.controller.records import NODE_STATES
 from gpupartition.domain import standing
 from gpupartition.domain.standing import UNSEEN, PolicyStanding
 from gpupartition.kube import Object
 
-SINCE: Final = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 NOW: Final = datetime(2026, 1, 1, 12, 2, tzinfo=UTC)
 JOB: Final = Blocker(
     node="node-2", claim="team-a/job-7", pod="team-a/job-7", device="gpu-0", reason="Allocated", since=SINCE
@@ -36,12 +36,6 @@ def ready(value: str, reason: str, message: str = "", *, generation: int = 1, **
 
 def said(fleet: Fleet, name: str, status: Object, **spec: Any) -> None:
     fleet.apply({**policy(name, **spec), "status": status})
-
-
-def record(fleet: Fleet, node: str, phase: Phase, *, policy: str = "inference", **state: Any) -> None:
-    body = new_record(node=node, node_uid=node, policy=policy, policy_uid=policy, driver="example")
-    body["status"] = dump(NodeStateStatus(phase=phase, since=SINCE, **state))
-    fleet.objects[NODE_STATES].append(body)
 
 
 async def look(fleet: Fleet, *names: str) -> list[PolicyStanding]:
@@ -127,9 +121,9 @@ async def test_programs_are_told_of_every_node_and_every_blocker() -> None:
     record(fleet, "node-1", Phase.UP_TO_DATE, token="t")  # noqa: S106 - of a grant
     record(fleet, "node-2", Phase.PENDING, blockers=[JOB])
     found = await look(fleet)
-    (told,) = json.loads(status.as_json(found))["policies"]
-    assert yaml.safe_load(status.as_yaml(found)) == {"policies": [told]}
-    assert status.as_names(found) == "gpupartitionpolicy.gpupartition.dev/inference"
+    (told,) = json.loads(status.FORMS["json"](found))["policies"]
+    assert yaml.safe_load(status.FORMS["yaml"](found)) == {"policies": [told]}
+    assert status.FORMS["name"](found) == "gpupartitionpolicy.gpupartition.dev/inference"
     assert (told["policy"], told["ready"], told["counts"]) == ("inference", "False", {"matched": 2, "upToDate": 1})
     assert [(n["node"], n["phase"], n["hasGrant"]) for n in told["nodes"]] == [
         ("node-1", "UpToDate", True),

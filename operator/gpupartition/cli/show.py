@@ -1,25 +1,24 @@
-"""Plans for people (tables) and for programs (JSON, YAML)."""
+"""Plans for people (tables) and for programs (JSON, YAML, names)."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Any, Final
 
-import yaml
-
-from gpupartition.cli.paint import Cell, Line, Span, colourful, grid, line, rendered
+from gpupartition.cli.forms import forms
+from gpupartition.cli.paint import Cell, Line, Span, grid, line
 from gpupartition.domain.outlook import capacity, findings, sentence
 from gpupartition.domain.plan import Fate, NodePlan, Plan
 from gpupartition.names import GROUP
 
 
-def table(plans: Sequence[Plan]) -> str:
+def pictured(plans: Sequence[Plan], _: datetime) -> Iterator[Line]:
     """Each policy: what it comes to, the nodes that do not have what is wanted, and the devices by profile."""
-    colour = colourful(sys.stdout, os.environ)
-    return "\n\n".join(rendered(_policy(plan), colour=colour) for plan in plans)
+    for number, plan in enumerate(plans):
+        if number:
+            yield ()
+        yield from _policy(plan)
 
 
 def _policy(plan: Plan) -> Iterator[Line]:
@@ -99,24 +98,9 @@ def _data(plan: Plan) -> dict[str, Any]:
     }
 
 
-def as_json(plans: Sequence[Plan]) -> str:
-    """The data as JSON."""
-    return json.dumps(as_data(plans), indent=2)
-
-
-def as_yaml(plans: Sequence[Plan]) -> str:
-    """The data as YAML."""
-    return yaml.safe_dump(as_data(plans), sort_keys=False).rstrip()
-
-
-def as_names(plans: Sequence[Plan]) -> str:
+def names(plans: Sequence[Plan]) -> list[str]:
     """The policies, as kubectl takes them."""
-    return "\n".join(f"gpupartitionpolicy.{GROUP}/{plan.policy}" for plan in plans)
+    return [f"gpupartitionpolicy.{GROUP}/{plan.policy}" for plan in plans]
 
 
-FORMS: Final[Mapping[str, Callable[[Sequence[Plan]], str]]] = {
-    "table": table,
-    "json": as_json,
-    "yaml": as_yaml,
-    "name": as_names,
-}
+FORMS: Final = forms(picture=pictured, data=as_data, names=names)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
+from gpupartition.cli.forms import NAMES, forms, moment, painted
 from gpupartition.cli.options import USAGE, Unusable, add_cluster, add_output, describe
-from gpupartition.cli.paint import Line, Span, age, colourful, grid, line, rendered
+from gpupartition.cli.paint import Line, Span, age, grid, line, rendered
 from gpupartition.names import GROUP
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="*", help="a policy (default: all)")
     parser.add_argument("-l", "--selector", default="", help="label selector of policies")
     parser.add_argument("-w", "--watch", action="store_true", help="go on telling what changes, until interrupted")
-    add_output(parser, FORMS)
+    add_output(parser, NAMES)
     add_cluster(parser)
 
 
@@ -144,11 +144,6 @@ def _who(node: NodeStanding) -> str:
     return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 
 
-def as_table(found: Sequence[PolicyStanding]) -> str:
-    """What people read, in colour where there are colours."""
-    return rendered(pictured(found, datetime.now(UTC)), colour=colourful(sys.stdout, os.environ))
-
-
 def as_data(found: Sequence[PolicyStanding]) -> dict[str, Any]:
     """Everything, in names that stay."""
     return {
@@ -170,38 +165,17 @@ def node_data(node: NodeStanding) -> dict[str, Any]:
     body = asdict(node)
     del body["policy"], body["driver"]
     body["hasGrant"] = body.pop("has_grant")
-    body["since"] = _text(node.since)
-    body["blockers"] = [{**asdict(each), "since": _text(each.since)} for each in node.blockers]
+    body["since"] = moment(node.since)
+    body["blockers"] = [{**asdict(each), "since": moment(each.since)} for each in node.blockers]
     return body
 
 
-def _text(at: datetime | None) -> str | None:
-    return at.isoformat().replace("+00:00", "Z") if at else None
-
-
-def as_json(found: Sequence[PolicyStanding]) -> str:
-    """The data as JSON."""
-    return json.dumps(as_data(found), indent=2)
-
-
-def as_yaml(found: Sequence[PolicyStanding]) -> str:
-    """The data as YAML."""
-    import yaml
-
-    return str(yaml.safe_dump(as_data(found), sort_keys=False)).rstrip()
-
-
-def as_names(found: Sequence[PolicyStanding]) -> str:
+def names(found: Sequence[PolicyStanding]) -> list[str]:
     """The policies, as kubectl takes them."""
-    return "\n".join(f"gpupartitionpolicy.{GROUP}/{each.policy}" for each in found)
+    return [f"gpupartitionpolicy.{GROUP}/{each.policy}" for each in found]
 
 
-FORMS: Final[Mapping[str, Callable[[Sequence[PolicyStanding]], str]]] = {
-    "table": as_table,
-    "json": as_json,
-    "yaml": as_yaml,
-    "name": as_names,
-}
+FORMS: Final = forms(picture=pictured, data=as_data, names=names)
 
 
 # ------------------------------------------------------------------------------------------------------------------------ watch
@@ -272,7 +246,7 @@ class Screen(Board):
 
     def show(self, found: Sequence[PolicyStanding]) -> None:
         """Draw over what was there, as much as there is room for."""
-        lines = as_table(found).splitlines()
+        lines = painted(pictured(found, datetime.now(UTC))).splitlines()
         room = shutil.get_terminal_size().lines - 1
         if len(lines) > room:
             lines = [*lines[: room - 1], f"… and {len(lines) - room + 1} more lines; see them all without -w"]

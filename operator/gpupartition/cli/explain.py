@@ -1,0 +1,224 @@
+"""`gpupartition explain NODE`: why a node is where it is, who is in the way since when, and what would free it. Reads and writes nothing."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from gpupartition.cli.forms import NAMES, forms, moment
+from gpupartition.cli.options import Unusable, add_cluster, add_output, describe
+from gpupartition.cli.paint import Line, Span, age, grid, line
+from gpupartition.names import GROUP
+
+if TYPE_CHECKING:
+    from gpupartition.cli.cluster import Answer
+    from gpupartition.domain.plan import NodePlan, Plan
+    from gpupartition.domain.standing import Blocking, NodeStanding
+    from gpupartition.kube import Client, Object
+    from gpupartition.settings import Settings
+
+ABOUT: Final = """
+Says of a node which policy has it, in which phase it is and since when, whether it has a grant, what a plan foresees, and who holds devices
+that would change: claim, pod, disruption budget, since when, and what would free them. Holders are read now, not from a status. It only reads.
+"""
+EXAMPLES: Final = """
+examples:
+  %(prog)s node-2
+  %(prog)s node-2 -o json       for programs
+
+exit codes: 0 told; 1 the cluster could not be read, or there is no such node (the message says so); 2 wrong usage
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """All that is known of one node. `unforeseen`: why nothing could be planned for it."""
+
+    node: str
+    policy: str = ""
+    driver: str = ""
+    standing: NodeStanding | None = None
+    grant: Mapping[str, Any] | None = None
+    foreseen: NodePlan | None = None
+    opens: str = ""
+    unforeseen: str = ""
+    blockers: tuple[Blocking, ...] = ()
+    next: str = ""
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Give the command its options."""
+    describe(parser, ABOUT, EXAMPLES)
+    parser.add_argument("node", metavar="NODE", help="name of a node")
+    add_output(parser, NAMES)
+    add_cluster(parser)
+
+
+async def run(options: argparse.Namespace, settings: Settings) -> int:
+    """Look, print, and return the exit code."""
+    from gpupartition.cli.cluster import answer
+
+    async def ask(client: Client) -> Answer:
+        return FORMS[options.output](await explain(client, settings, options.node)), ()
+
+    return await answer(options, "explanation", ask)
+
+
+async def explain(client: Client, settings: Settings, name: str) -> Explanation:
+    """What is known of a node. Raises Unusable where there is neither a node nor a record of this name, and ApiError."""
+    from gpupartition.cli.plan import foresee
+    from gpupartition.domain.remedies import advice
+    from gpupartition.domain.standing import read_node
+    from gpupartition.kinds import DRIVERS, NODE_STATES
+    from gpupartition.kube import NODES
+
+    node, record = await _if_there(client, NODES, name), await _if_there(client, NODE_STATES, name)
+    if node is None and record is None:
+        raise Unusable(f"there is no node {name}; kubectl get nodes names those that there are")
+    standing = read_node(record) if record else None
+    plans: Sequence[Plan] = ()
+    unforeseen = ""
+    try:
+        plans = await foresee(client, settings, names=[standing.policy] if standing else [])
+    except Unusable as unusable:
+        unforeseen = "; ".join(unusable.lines)
+    of_it = [(plan, row) for plan in plans for row in plan.nodes if row.node == name]
+    plan, row = next(iter(sorted(of_it, key=lambda each: each[1].fate == "Contested")), (None, None))
+    policy = standing.policy if standing else plan.policy if plan else ""
+    driver = standing.driver if standing else plan.driver if plan else ""
+    drivers = (await client.list(DRIVERS)).items
+    if row is None and not unforeseen:
+        unforeseen = (
+            "no policy selects it" if standing is None else f"{policy} no longer selects it, or it is as it should be"
+        )
+    found = Explanation(
+        node=name,
+        policy=policy,
+        driver=driver,
+        standing=standing,
+        grant=_grant(drivers, name),
+        foreseen=row,
+        opens=plan.opens if plan else "",
+        unforeseen=unforeseen,
+        blockers=_blockers(standing, row),
+    )
+    about = {"node": name, "policy": policy, "driver": driver}
+    return replace(found, next=advice(standing, row.fate if row else None, about))
+
+
+async def _if_there(client: Client, kind: Any, name: str) -> Object | None:
+    from gpupartition.kube import NotFound
+
+    try:
+        return await client.get(kind, name)
+    except NotFound:
+        return None
+
+
+def _grant(drivers: Sequence[Object], node: str) -> Mapping[str, Any] | None:
+    """The node's entry in the ledger of its driver."""
+    grants = (grant for body in drivers for grant in body.get("status", {}).get("inFlight", ()))
+    return next((grant for grant in grants if grant["node"] == node), None)
+
+
+def _blockers(standing: NodeStanding | None, row: NodePlan | None) -> tuple[Blocking, ...]:
+    """Those of the record while the node is being changed, else those that there are now."""
+    from gpupartition.domain.standing import Blocking
+
+    if standing is not None and (row is None or row.fate == "UnderWay"):
+        return standing.blockers
+    return tuple(
+        Blocking(claim=b.claim, pod=b.pod, pdb=b.pdb, device=b.device, reason=b.reason, since=b.since)
+        for b in (row.blockers if row else ())
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------------------ forms
+
+
+def pictured(found: Explanation, now: datetime) -> Iterator[Line]:
+    """For people: where it is, why, who is in the way, what leads on."""
+    from gpupartition.domain.remedies import remedy
+
+    standing, row = found.standing, found.foreseen
+    phase = standing.phase if standing else "no record of it"
+    since = f" for {age(now - standing.since)}" if standing and standing.since else ""
+    whose = f" (policy {found.policy}, driver {found.driver})" if found.policy else ""
+    yield line(Span(found.node, "bold"), ": ", Span(phase, "yellow"), since, whose)
+    if found.blockers:
+        yield ()
+        yield from grid(
+            ("CLAIM", "POD", "DEVICE", "HOLDS IT", "SINCE", "PDB", "WHAT WOULD FREE IT"),
+            [
+                (b.claim, b.pod, b.device, b.reason, age(now - b.since) if b.since else "", b.pdb, remedy(b.reason))
+                for b in found.blockers
+            ],
+            indent="  ",
+        )
+    told = {
+        "why": ": ".join(p for p in (standing.reason, standing.message) if p) if standing else "",
+        "change": _change(found),
+        "grant": f"{found.grant.get('purpose', 'RollOut')} since {found.grant['since']}" if found.grant else "none",
+        "plan": _plan(row, found.opens) or found.unforeseen,
+        "next": found.next,
+    }
+    yield ()
+    yield from (line(Span(f"  {name:<8}", "dim"), text) for name, text in told.items() if text)
+
+
+def _change(found: Explanation) -> str:
+    row = found.foreseen
+    if row is None or row.change == "None":
+        return ""
+    return f"{row.change}, +{len(row.gained)} -{len(row.lost)} devices" if row.gained or row.lost else row.change
+
+
+def _plan(row: NodePlan | None, opens: str) -> str:
+    if row is None:
+        return ""
+    wave = f"begins in wave {row.wave}{f', {opens}' if opens else ''}" if row.wave else ""
+    return "; ".join(part for part in (str(row.fate), wave, row.why) if part)
+
+
+def as_data(found: Explanation) -> dict[str, Any]:
+    """Everything, in names that stay."""
+    from gpupartition.domain.remedies import remedy
+
+    standing, row = found.standing, found.foreseen
+    return {
+        "node": found.node,
+        "policy": found.policy,
+        "driver": found.driver,
+        "phase": standing.phase if standing else None,
+        "since": moment(standing.since) if standing else None,
+        "reason": standing.reason if standing else "",
+        "message": standing.message if standing else "",
+        "attempts": standing.attempts if standing else 0,
+        "grant": {key: found.grant.get(key) for key in ("purpose", "since", "policy")} if found.grant else None,
+        "blockers": [{**asdict(b), "since": moment(b.since), "wouldFree": remedy(b.reason)} for b in found.blockers],
+        "plan": {
+            "state": str(row.fate),
+            "wave": row.wave,
+            "opens": found.opens,
+            "change": row.change,
+            "gained": list(row.gained),
+            "lost": list(row.lost),
+            "evicted": list(row.evicted),
+            "why": row.why,
+        }
+        if row
+        else None,
+        "unforeseen": found.unforeseen,
+        "next": found.next,
+    }
+
+
+def names(found: Explanation) -> list[str]:
+    """The node's record as kubectl takes it, or the node where there is none."""
+    return [f"gpupartitionnodestate.{GROUP}/{found.node}" if found.standing else f"node/{found.node}"]
+
+
+FORMS: Final = forms(picture=pictured, data=as_data, names=names)
