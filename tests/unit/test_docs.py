@@ -89,6 +89,19 @@ def test_options_that_the_page_about_kubectl_names_are_those_of_the_command(caps
         assert options <= set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", capsys.readouterr().out)), command
 
 
+def test_the_page_about_kubectl_shows_the_profiles_as_they_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = [
+        each
+        for each in blocks((ROOT / "docs/kubectl.md").read_text(encoding="utf-8"), "console")
+        if "gpp profiles" in each
+    ]
+    for each in shown:
+        command, _, told = each.partition("\n")
+        assert main(command.split()[3:]) == 0
+        assert capsys.readouterr().out == told
+    assert shown
+
+
 def test_the_readme_prints_the_columns_that_kubectl_prints() -> None:
     shown = {tuple(line.split()) for line in README.splitlines() if line.startswith("NAME ")}
     columns = {kind.plural: ("NAME", *(c.name.upper() for c in kind.columns if not c.wide)) for kind in crd.KINDS}

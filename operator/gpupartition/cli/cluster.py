@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import io
 import sys
 from collections.abc import Awaitable, Callable, Collection
 
 from kubernetes.aio.config import ConfigException
 
-from gpupartition.cli.options import ERROR, FOUND, OK, Unusable
+from gpupartition.cli.options import FOUND, OK, Unusable, complain, tell, unwritten
 from gpupartition.kube import ApiError, Client, Forbidden, NotFound
 
 Answer = tuple[str, Collection[str]]
@@ -28,27 +27,13 @@ async def answer(options: argparse.Namespace, what: str, ask: Callable[[Client],
     except ApiError as error:
         return complain(_explain(error))
     except OSError as error:
-        return _unwritten(what, error)
-    try:
-        print(text, flush=True)  # noqa: T201
-    except OSError as error:
-        return _unwritten(what, error)
+        return unwritten(what, error)
+    if (code := tell(what, text)) != OK:
+        return code
     asked = set(found) & set(options.fail_on)
     if asked:
         print(f"found: {', '.join(sorted(asked))}", file=sys.stderr)  # noqa: T201
     return FOUND if asked else OK
-
-
-def complain(*lines: str) -> int:
-    """Say what is wrong, one line for each mistake; returns the exit code."""
-    for line in lines:
-        print(f"error: {line}", file=sys.stderr)  # noqa: T201
-    return ERROR
-
-
-def _unwritten(what: str, error: OSError) -> int:
-    sys.stdout = io.StringIO()  # what is left in its buffer could not be written at the end either
-    return complain(f"the {what} could not be written: {error.strerror}")
 
 
 def _explain(error: ApiError) -> str:

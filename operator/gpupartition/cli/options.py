@@ -1,8 +1,10 @@
-"""What commands are told in the same words: which cluster, in which form, and what their exit codes mean. Imports next to nothing."""
+"""What commands are told, and tell, in the same words: which cluster, in which form, exit codes, errors. Imports next to nothing."""
 
 from __future__ import annotations
 
 import argparse
+import io
+import sys
 from collections.abc import Collection
 from typing import Final
 
@@ -59,3 +61,27 @@ def add_fail_on(parser: argparse.ArgumentParser, findings: Collection[str]) -> N
         metavar="FINDINGS",
         help=f"exit with {FOUND} if one of these, separated by commas, is found: {', '.join(findings)}",
     )
+
+
+def tell(what: str, text: str) -> int:
+    """Print `what` was asked for; returns the exit code."""
+    try:
+        print(text, flush=True)  # noqa: T201
+    except OSError as error:
+        return unwritten(what, error)
+    return OK
+
+
+def unwritten(what: str, error: OSError) -> int:
+    """Say that it could not be written, to those who do not know: who has closed a pipe has seen enough. Returns the exit code."""
+    sys.stdout = io.StringIO()  # what is left in its buffer could not be written at the end either
+    return (
+        ERROR if isinstance(error, BrokenPipeError) else complain(f"the {what} could not be written: {error.strerror}")
+    )
+
+
+def complain(*lines: str) -> int:
+    """Say what is wrong, one line for each mistake; returns the exit code."""
+    for line in lines:
+        print(f"error: {line}", file=sys.stderr)  # noqa: T201
+    return ERROR

@@ -7,9 +7,9 @@ import gc
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from gpupartition.cli.cluster import Answer, answer, complain
+from gpupartition.cli.cluster import Answer, answer
 from gpupartition.cli.documents import Document, read
-from gpupartition.cli.options import Unusable, add_cluster, add_fail_on, add_output, describe
+from gpupartition.cli.options import Unusable, add_cluster, add_fail_on, add_output, complain, describe
 from gpupartition.cli.show import FORMS
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.forecast import Forecast

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from gpupartition.cli.forms import NAMES, forms, moment, painted
-from gpupartition.cli.options import USAGE, Unusable, add_cluster, add_output, describe
+from gpupartition.cli.options import USAGE, Unusable, add_cluster, add_output, complain, describe
 from gpupartition.cli.paint import Line, Span, age, grid, line, rendered
 from gpupartition.names import GROUP
 
@@ -56,7 +56,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> int:
     """Look, print, and return the exit code."""
-    from gpupartition.cli.cluster import answer, complain
+    from gpupartition.cli.cluster import answer
 
     if options.watch and options.output != "table":
         complain(f"-w tells people what changes, and has no form {options.output}; leave one of them out")
