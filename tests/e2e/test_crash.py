@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from testbed.faultproxy import FaultProxy, Injury, Rule, To
 from tests.e2e import rollout
 from tests.e2e.harness import NODE_STATES, POLICIES, eventually
 from tests.e2e.stage import HALVES, WHOLE, Stage, stage, writes
@@ -23,6 +24,7 @@ from gpupartition.names import STEP
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
 
     from testbed.programs import Program
     from tests.e2e.harness import Cluster
@@ -181,3 +183,24 @@ async def test_an_operator_that_wakes_up_after_another_has_finished_its_work_cha
         await rollout.ready(cluster, cluster.name)
         await nothing_happened_twice(scene, history, *newcomers)
     assert history.touched(NODE_STATES, *scene.nodes) == before
+
+
+async def test_an_operator_that_cannot_list_policies_any_more_ends_and_the_next_one_goes_on(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    scene = await stage(cluster, 2)
+    await cluster.controlplane.install_operator()
+    account = cluster.controlplane.files.kubeconfig("operator")
+    async with FaultProxy(account, tmp_path, seed=1) as line:
+        deaf = await cluster.start_operator("--kubeconfig", str(line.kubeconfig), env=rollout.fast())
+        await eventually(lambda: rollout.asks(deaf, "/readyz"))
+        line.rules = (
+            Rule(injury=Injury.EXPIRED, to=To.WATCHES, share=1, path=r"/gpupartitionpolicies$"),
+            Rule(injury=Injury.EXPIRED, to=To.READS, share=1, path=r"/gpupartitionpolicies$"),
+        )
+        await eventually(lambda: not deaf.alive, within=60)
+    assert deaf.returncode == 1
+    assert "stopped: kopf watches policies and drivers no longer" in deaf.log.read_text()
+    await rollout.operator(cluster)
+    await scene.want_halves()
+    await rollout.ready(cluster, cluster.name)

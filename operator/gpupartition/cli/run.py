@@ -7,12 +7,12 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from kubernetes.aio.config import ConfigException
 
 from gpupartition.cli.options import ERROR, OK
-from gpupartition.controller.operator import NotServing, Operator, Stopped
+from gpupartition.controller.operator import Deaf, NotServing, Operator, Stopped
 from gpupartition.kube import Client
 from gpupartition.kube.lease import Lost
 from gpupartition.settings import Settings
@@ -30,7 +30,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace, settings: Settings) -> int:
-    """Run until it is asked to end, or has lost its lease; returns the exit code."""
+    """Run until it is asked to end, has lost its lease, or hears of nothing any more; returns the exit code."""
     try:
         return await _run(options.kubeconfig, options.context, settings)
     except (FileNotFoundError, ConfigException, NotServing) as error:
@@ -49,15 +49,24 @@ async def _run(kubeconfig: str | None, context: str | None, settings: Settings) 
         operator = Operator(client, settings, on_start=end_when_asked)
         running = asyncio.create_task(operator.run(), name="operator")
         end_when_asked()
-        lost: Sequence[BaseException] = ()
+        why: Sequence[BaseException] = ()
         with contextlib.suppress(asyncio.CancelledError):
             try:
                 await running
             except* Stopped:
                 pass
-            except* Lost as group:
-                lost = group.exceptions
+            except* (Lost, Deaf) as group:
+                why = tuple(_single(group))
             except* NotServing as group:
-                raise group.exceptions[0] from None
-        log.info("stopped%s", "".join(f": {each}" for each in lost))
-    return ERROR if lost else OK
+                raise next(_single(group)) from None
+        log.info("stopped%s", "".join(f": {each}" for each in why))
+    return ERROR if why else OK
+
+
+def _single(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """The exceptions of a group, and of the groups in it."""
+    for each in group.exceptions:
+        if isinstance(each, BaseExceptionGroup):
+            yield from _single(each)
+        else:
+            yield each

@@ -42,11 +42,16 @@ log = logging.getLogger(__name__)
 
 GATHER = 0.1  # seconds in which events about one policy are gathered into one look at it
 LEASE = "gpupartition"  # its name, in the operator's namespace
+KOPF_ENDS = 5  # seconds that kopf's tasks are given to end
 POLICY_WORKERS = 2  # a policy that waits for a slow answer must not hold up the others
 
 
 class Stopped(Exception):  # noqa: N818  (an ending, not an error)
     """Somebody asked the operator to end."""
+
+
+class Deaf(Exception):  # noqa: N818  (reads as what happened)
+    """kopf watches policies and drivers no longer: started anew, the operator goes on where it was."""
 
 
 class NotServing(Exception):  # noqa: N818  (said to whoever started us, who has to choose)
@@ -234,16 +239,28 @@ class Operator:
             self._nodes.add(record.name)
 
     async def _watch_our_kinds(self) -> None:
+        """Let kopf watch until one of its tasks ends, as all do together. Raises Stopped when it was asked to, and else Deaf.
+
+        kopf gives a watch up for good when a list is refused (a token expired between two pages, a right taken away for a moment), and to end
+        by itself it would cancel every task of this process, and wait for them.
+        """
         started = asyncio.Event()
         handlers = registry(self._client, self._kinds)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(
-                kopf.operator(
-                    registry=handlers, clusterwide=True, standalone=True, memo=kopf.Memo(), ready_flag=started
-                )
-            )
-            await started.wait()
-            self._on_start()
+        tasks = await kopf.spawn_tasks(
+            registry=handlers, clusterwide=True, standalone=True, memo=kopf.Memo(), ready_flag=started
+        )
+        starting = asyncio.create_task(started.wait())
+        try:
+            done, _ = await asyncio.wait({starting, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            if done == {starting}:
+                self._on_start()
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (starting, *tasks):
+                task.cancel()
+            await asyncio.wait(tasks, timeout=KOPF_ENDS)
+        for error in filter(None, (task.exception() for task in done if not task.cancelled())):
+            raise Deaf(f"kopf watches policies and drivers no longer: {error}") from error
         raise Stopped  # it was asked to while kopf had the signals
 
     async def _answer_readiness(self, _: web.Request) -> web.Response:
