@@ -258,24 +258,24 @@ class Log(Board):
     """A pipe or a file: a line for whatever is new."""
 
     def __init__(self) -> None:
-        self._said: dict[str, Any] = {}
+        self._said: dict[str, str] = {}
 
     def show(self, found: Sequence[PolicyStanding]) -> None:
         """Tell what was not told before."""
         at = datetime.now(UTC).strftime("%H:%M:%S")
-        now = {name: (said, text) for name, said, text in self._now(found)}
-        news = [f"{name}  {text}" for name, (said, text) in now.items() if self._said.get(name) != said]
-        news += [f"{name}  gone" for name in self._said if name not in now]
-        self._said = {name: said for name, (said, _) in now.items()}
-        for each in news:
-            sys.stdout.write(rendered([line(f"{at}  {each}")], colour=False) + "\n")
+        before, self._said = self._said, dict(_in_lines(found))
+        news = [(about, text) for about, text in self._said.items() if before.get(about) != text]
+        news += [(about, "gone") for about in before if about not in self._said]
+        for about, text in news:
+            sys.stdout.write(rendered([line(f"{at}  {about}  {text}")], colour=False) + "\n")
         sys.stdout.flush()
 
-    @staticmethod
-    def _now(found: Sequence[PolicyStanding]) -> Iterator[tuple[str, Any, str]]:
-        for policy in found:
-            about = "; ".join(part for part in (policy.progress, f"{policy.reason}: {policy.message}") if part)
-            yield f"policy/{policy.policy}", about, about
-            for node in policy.nodes:
-                blocked = f"blocked by {_who(node)}" if node.blockers else ""
-                yield f"node/{node.node}", node.way, "  ".join(p for p in (node.phase, blocked, _why(node)) if p)
+
+def _in_lines(found: Sequence[PolicyStanding]) -> Iterator[tuple[str, str]]:
+    """What each policy and each node is told as, by what it is about."""
+    for policy in found:
+        parts = (policy.progress, f"{policy.reason}: {policy.message}")
+        yield f"policy/{policy.policy}", "; ".join(part for part in parts if part)
+        for node in policy.nodes:
+            blocked = f"blocked by {_who(node)}" if node.blockers else ""
+            yield f"node/{node.node}", "  ".join(part for part in (node.phase, blocked, _why(node)) if part)

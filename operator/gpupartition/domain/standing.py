@@ -56,11 +56,6 @@ class NodeStanding:
         """Whether it is neither done nor simply waiting for its turn."""
         return self.phase not in QUIET or bool(self.blockers or self.reason)
 
-    @property
-    def way(self) -> tuple[Any, ...]:
-        """What is news when it changes."""
-        return self.phase, self.reason, self.message, self.blockers
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyStanding:

@@ -1,0 +1,228 @@
+"""`kubectl gpp`: what it says is what is there, it is told as it happens, and it takes no right to write."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from testbed.controlplane import python_env
+from tests.e2e.harness import eventually
+from tests.e2e.rollout import apply, equal, granting, operator, policy, ready, said, site
+from tests.e2e.test_evict import PDBS, budget, web
+from tests.e2e.test_plan import as_planner
+
+from gpupartition.kube import CLUSTER_ROLE_BINDINGS, SERVICE_ACCOUNTS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.e2e.harness import Cluster
+
+POLICY: Final = "inference"
+INTERRUPTED: Final = 130
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a command came to."""
+
+    code: int
+    out: str
+    errors: str
+
+    @property
+    def data(self) -> Any:
+        """What it told a program."""
+        assert self.code == 0, self.errors
+        return json.loads(self.out)
+
+
+def command(cluster: Cluster, *arguments: str, kubeconfig: Path | None = None) -> list[str]:
+    """The command as it is typed behind kubectl's own name."""
+    kubectl = cluster.controlplane.parts.binaries["kubectl"]
+    return [str(kubectl), "gpp", *arguments, "--kubeconfig", str(kubeconfig or cluster.controlplane.kubeconfig)]
+
+
+def environment() -> dict[str, str]:
+    """The plugin is where this Python's programs are."""
+    scripts = str(Path(sys.executable).parent)
+    return {**python_env(), "PATH": os.pathsep.join([scripts, os.environ["PATH"]])}
+
+
+async def gpp(cluster: Cluster, *arguments: str, kubeconfig: Path | None = None) -> Answer:
+    """Run a command as somebody at a shell would."""
+    process = await asyncio.create_subprocess_exec(
+        *command(cluster, *arguments, kubeconfig=kubeconfig),
+        env=environment(),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, errors = await process.communicate()
+    assert process.returncode is not None
+    return Answer(code=process.returncode, out=out.decode(), errors=errors.decode())
+
+
+@asynccontextmanager
+async def watching(cluster: Cluster, *arguments: str) -> AsyncIterator[list[str]]:
+    """The lines that `status -w` has written into a pipe so far; it is interrupted at the end, and has to take that well."""
+    process = await asyncio.create_subprocess_exec(
+        *command(cluster, "status", "-w", *arguments),
+        env=environment(),
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    lines: list[str] = []
+
+    async def read(stream: asyncio.StreamReader) -> None:
+        while line := await stream.readline():
+            lines.append(line.decode().rstrip("\n"))
+
+    reading = asyncio.create_task(read(process.stdout))
+    try:
+        yield lines
+    finally:
+        os.killpg(process.pid, signal.SIGINT)
+        ended = await process.wait()
+        await reading
+    assert ended == INTERRUPTED
+
+
+async def as_viewer(cluster: Cluster) -> Path:
+    """A kubeconfig of an account that may view the cluster, and nothing else."""
+    namespace = await cluster.namespace("people")
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "viewer", "namespace": namespace}}
+    await cluster.create(SERVICE_ACCOUNTS, account)
+    binding = {
+        "apiVersion": CLUSTER_ROLE_BINDINGS.api_version,
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": namespace},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "gpupartition-view"},
+        "subjects": [{"kind": "ServiceAccount", "name": "viewer", "namespace": namespace}],
+    }
+    await cluster.create(CLUSTER_ROLE_BINDINGS, binding)
+    token = await cluster.controlplane.token(namespace, "viewer")
+    return await asyncio.to_thread(cluster.controlplane.parts.write_kubeconfig, namespace, token)
+
+
+# ─── status ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_status_says_who_is_done_and_who_waits_for_whom_to_whoever_may_view(cluster: Cluster) -> None:
+    where = await site(cluster, 3)
+    held = where.nodes[1]
+    await cluster.holder("job-7", namespace=where.user, node=held, device_class=where.base.driver)
+    await cluster.running("job-7", namespace=where.user)
+    await operator(cluster)
+    await apply(cluster, policy(POLICY, where.driver, equal(2)))
+    await said(cluster, POLICY, "Ready", "False", "WaitingForHolders")
+    viewer = await as_viewer(cluster)
+
+    async def settled() -> Any:
+        (told,) = (await gpp(cluster, "status", "-o", "json", kubeconfig=viewer)).data["policies"]
+        assert told["counts"].get("upToDate") == 2, told
+        return told
+
+    told = await eventually(settled)
+    nodes = {each["node"]: each for each in told["nodes"]}
+    assert {name: each["phase"] for name, each in nodes.items()} == {
+        name: "Pending" if name == held else "UpToDate" for name in where.nodes
+    }
+    (blocker,) = nodes[held]["blockers"]
+    assert (blocker["pod"], blocker["reason"]) == (f"{where.user}/job-7", "Allocated")
+
+    table = await gpp(cluster, "status", kubeconfig=viewer)
+    assert f"{POLICY} (driver {where.driver}): 2 of 3 nodes up to date; " in table.out
+    (row,) = [line.split() for line in table.out.splitlines() if line.startswith(f"  {cluster.name}-")]
+    assert row[:2] == [held, "Pending"]
+    assert f"{where.user}/job-7" in row
+    assert "\x1b" not in table.out
+    asked = cluster.audit(user=f"system:serviceaccount:{cluster.name}-people:viewer")
+    assert asked
+    assert {each["verb"] for each in asked} == {"list"}
+    assert {each["responseStatus"]["code"] for each in asked} == {200}
+
+
+async def test_status_tells_as_it_happens_until_every_node_is_done(cluster: Cluster) -> None:
+    where = await site(cluster, 2)
+    await operator(cluster)
+    async with watching(cluster) as lines:
+        await apply(cluster, policy(POLICY, where.driver, equal(2)))
+        await ready(cluster, POLICY)
+
+        def last(about: str) -> str:
+            found = [line for line in lines if f"  {about}  " in line]
+            assert found, lines
+            return found[-1]
+
+        await eventually(lambda: "RolloutComplete" in last(f"policy/{POLICY}"))
+        await eventually(lambda: all("  UpToDate" in last(f"node/{node}") for node in where.nodes))
+    said_of_one = [line.split("  ", 1)[1] for line in lines if f"node/{where.nodes[0]}" in line]
+    assert all(one != other for one, other in pairwise(said_of_one)), "nothing is told twice"
+
+
+async def test_a_policy_that_is_not_there_is_an_error_in_one_line(cluster: Cluster) -> None:
+    where = await site(cluster, 1)
+    await apply(cluster, policy(POLICY, where.driver, equal(2)))
+    for more in ([], ["-w"]):
+        answer = await gpp(cluster, "status", "training", *more)
+        assert (answer.code, answer.out) == (1, "")
+        assert answer.errors == f"error: there is no GpuPartitionPolicy training; there are: {POLICY}\n"
+
+
+# ─── explain ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_explain_names_pod_and_budget_until_the_node_is_free(cluster: Cluster) -> None:
+    where = await site(cluster, 1)
+    (node,) = where.nodes
+    planner = await as_planner(cluster)
+    async with granting(cluster, "evict"):
+        await web(cluster, where)
+        await budget(cluster, where, "always-one")
+        await operator(cluster)
+        await apply(cluster, policy(POLICY, where.driver, equal(2), rollout={"drain": {"mode": "Evict"}}))
+
+        async def refused() -> Any:
+            told = (await gpp(cluster, "explain", node, "-o", "json", kubeconfig=planner)).data
+            assert [each["reason"] for each in told["blockers"]] == ["EvictionBlocked"], told
+            return told
+
+        told = await eventually(refused)
+        (blocker,) = told["blockers"]
+        assert blocker["pod"].startswith(f"{where.user}/web-")
+        assert blocker["pdb"] == f"{where.user}/always-one"
+        assert blocker["since"]
+        assert "the disruption budget allows it" in blocker["wouldFree"]
+        assert (told["policy"], told["phase"], told["plan"]["state"]) == (POLICY, "Draining", "UnderWay")
+        assert told["grant"]["policy"] == POLICY
+        table = await gpp(cluster, "explain", node, kubeconfig=planner)
+        assert f"{where.user}/always-one" in table.out
+        assert "next    it goes on when its holders have ended" in table.out
+        asked = cluster.audit(user=f"system:serviceaccount:{cluster.name}-ci:planner")
+        assert {each["verb"] for each in asked} <= {"get", "list"}
+
+        await cluster.client.delete(PDBS, "always-one", namespace=where.user)
+        await ready(cluster, POLICY, within=90)
+    told = (await gpp(cluster, "explain", node, "-o", "json", kubeconfig=planner)).data
+    assert (told["phase"], told["plan"]["state"], told["blockers"], told["grant"]) == ("UpToDate", "UpToDate", [], None)
+
+
+async def test_explain_tells_of_a_node_that_has_what_is_wanted_and_of_one_that_is_nowhere(cluster: Cluster) -> None:
+    where = await site(cluster, 1)
+    (node,) = where.nodes
+    await operator(cluster)
+    await apply(cluster, policy(POLICY, where.driver, equal(2)))
+    await ready(cluster, POLICY)
+    answer = await gpp(cluster, "explain", node)
+    assert answer.out.startswith(f"{node}: UpToDate for "), answer
+    assert answer.out.rstrip().endswith("nothing is to be done: it has what is wanted")
+    assert (await gpp(cluster, "explain", "nowhere")).errors.startswith("error: there is no node nowhere; ")
