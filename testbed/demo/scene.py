@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gpupartition.domain import gpumap
 from gpupartition.kube import (
     PODS,
     RESOURCE_CLAIMS,
@@ -15,7 +16,7 @@ from gpupartition.kube import (
     Object,
 )
 from gpupartition.names import API_VERSION
-from testbed import gpumap, nodes
+from testbed import nodes
 
 POLICIES: Final = Kind(API_VERSION, "gpupartitionpolicies", namespaced=False)
 NODE_STATES: Final = Kind(API_VERSION, "gpupartitionnodestates", namespaced=False)

@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from testbed import gpumap
+from gpupartition.cli import drawing
 from testbed.demo.scene import Row, Scene
 
 STYLES: Final = {
@@ -138,8 +138,8 @@ class Screen:
 
     def _map(self, scene: Scene) -> RenderableType:
         maps = scene.maps()
-        drawing = gpumap.draw(maps, width=self.width, plain=self.ascii)
-        return Group(drawing, Text(), gpumap.legend(maps, plain=self.ascii))
+        drawn = [*drawing.draw(maps, width=self.width, plain=self.ascii), (), drawing.legend(maps, plain=self.ascii)]
+        return Group(*(Text.assemble(*((span.text, span.style) for span in line)) for line in drawn))
 
     def _write(self, what: RenderableType) -> None:
         self._after_gap = False
