@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "run": Command(help="run the operator (settings: environment variables GPUPARTITION_*)", has_settings=True),
     "plan": Command(help="say what a policy would do, and touch nothing", has_settings=True),
     "status": Command(help="say how policies stand, which nodes are on their way, and who is in the way"),
+    "map": Command(help="draw how GPUs are cut and used"),
     "explain": Command(help="say why a node is where it is, and what would free it", has_settings=True),
     "profiles": Command(help="say into what GPUs can be cut, without a cluster"),
     "adopt": Command(help="print policies that say what nodes have already, and touch nothing", has_settings=True),

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from testbed.controlplane import python_env
 from tests.e2e.harness import eventually
-from tests.e2e.rollout import apply, equal, granting, operator, policy, ready, said, site
+from tests.e2e.rollout import apply, equal, granting, operator, policy, reaches, ready, said, site, whole
 from tests.e2e.test_evict import PDBS, budget, web
 from tests.e2e.test_plan import as_planner
 
@@ -226,3 +227,36 @@ async def test_explain_tells_of_a_node_that_has_what_is_wanted_and_of_one_that_i
     assert answer.out.startswith(f"{node}: UpToDate for "), answer
     assert answer.out.rstrip().endswith("nothing is to be done: it has what is wanted")
     assert (await gpp(cluster, "explain", "nowhere")).errors.startswith("error: there is no node nowhere; ")
+
+
+# ─── map ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_map_draws_what_is_published_who_has_it_and_what_is_closed(cluster: Cluster) -> None:
+    where = await site(cluster, 2, env={"GPU_PARTITIONS": "2"})
+    held, other = where.nodes
+    await cluster.holder("job-7", namespace=where.user, node=held, device_class=where.base.driver)
+    await cluster.running("job-7", namespace=where.user)
+    planner = await as_planner(cluster)
+
+    async def uses(node: str) -> dict[str, int]:
+        """How many parts of a node's GPUs are in which use."""
+        pools = (await gpp(cluster, "map", node, "-o", "json", kubeconfig=planner)).data["pools"]
+        return Counter(part["use"] for pool in pools for gpu in pool["gpus"] for part in gpu["parts"])
+
+    assert await uses(held) == {"used": 1, "free": 15}
+    assert await uses(other) == {"free": 16}
+    table = await gpp(cluster, "map", held, kubeconfig=planner)
+    (row,) = [line for line in table.out.splitlines() if f"{where.user}/job-7" in line]
+    assert row.split()[-2:] == ["used", f"{where.user}/job-7"]
+    every = await gpp(cluster, "map", "-l", f"pool={where.base.pool}", "-o", "name", kubeconfig=planner)
+    assert every.out.split() == [f"node/{name}" for name in where.nodes]
+
+    await operator(cluster)
+    rollout = {"drain": {"mode": "Wait"}, "maxUnavailable": 2}
+    await apply(
+        cluster, policy(POLICY, where.driver, whole(), selector={"kubernetes.io/hostname": held}, rollout=rollout)
+    )
+    await reaches(cluster, held, "Draining")
+    assert await uses(held) == {"used": 1, "tainted": 15}
+    assert await uses(other) == {"free": 16}

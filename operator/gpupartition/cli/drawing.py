@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import gcd
 from typing import Final
 
 from gpupartition.cli.paint import Line, Span
@@ -73,6 +74,13 @@ def bar(gpu: Gpu, length: int, *, plain: bool = False) -> Line:
         spans += [seam] if spans else []
         spans.append(Span(glyph(ink, plain=plain) * long, ink.style))
     return tuple(spans)
+
+
+def exact_length(gpu: Gpu, most: int) -> int:
+    """The longest bar of at most so many characters in which parts of equal size are equally long; `most` where there is none."""
+    sizes, seams = [part.size for part in gpu.parts], len(gpu.parts) - 1
+    unit = sum(sizes) // gcd(*sizes)
+    return most - (most - seams) % unit if unit <= most - seams else most
 
 
 def shares(sizes: Sequence[int], total: int) -> list[int]:
