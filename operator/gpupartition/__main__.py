@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "status": Command(help="say how policies stand, which nodes are on their way, and who is in the way"),
     "map": Command(help="draw how GPUs are cut and used"),
     "explain": Command(help="say why a node is where it is, and what would free it", has_settings=True),
+    "check": Command(help="say whether a cluster is ready, and what to do where it is not", has_settings=True),
     "profiles": Command(help="say into what GPUs can be cut, without a cluster"),
     "adopt": Command(help="print policies that say what nodes have already, and touch nothing", has_settings=True),
 }

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 POLICY: Final = "inference"
 INTERRUPTED: Final = 130
+FOUND: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,3 +261,51 @@ async def test_map_draws_what_is_published_who_has_it_and_what_is_closed(cluster
     await reaches(cluster, held, "Draining")
     assert await uses(held) == {"used": 1, "tainted": 15}
     assert await uses(other) == {"free": 16}
+
+
+# ─── check ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def verdicts(answer: Answer) -> dict[str, str]:
+    """What each check has come to; of several the last."""
+    return {each["check"]: each["verdict"] for each in json.loads(answer.out)["checks"]}
+
+
+async def test_check_finds_a_cluster_ready_and_names_the_drivers(cluster: Cluster) -> None:
+    where = await site(cluster, 1)
+    answer = await gpp(cluster, "check", "-o", "json")
+    assert answer.code == 0, answer
+    found = verdicts(answer)
+    assert found.pop(f"driver {where.driver}") == "ok"
+    assert {name: verdict for name, verdict in found.items() if name != "drivers"} == dict.fromkeys(
+        ("version", "slices", "taints", "counters", "crds"), "ok"
+    )
+    (said_of_it,) = [c["says"] for c in json.loads(answer.out)["checks"] if c["check"] == f"driver {where.driver}"]
+    assert said_of_it == f"ExampleDriver {where.base.driver}, published by 1 nodes"
+
+
+async def test_check_says_what_it_may_not_ask_instead_of_calling_it_well(cluster: Cluster) -> None:
+    await site(cluster, 1)
+    answer = await gpp(cluster, "check", "-o", "json", "--fail-on=unknown", kubeconfig=await as_planner(cluster))
+    assert answer.code == FOUND, answer
+    assert verdicts(answer)["counters"] == "unknown"
+    assert {verdict for name, verdict in verdicts(answer).items() if name != "counters"} <= {"ok", "warned"}
+    asked = cluster.audit(user=f"system:serviceaccount:{cluster.name}-ci:planner")
+    assert {each["verb"] for each in asked} == {"get", "list", "create"}
+    assert all("dryRun=All" in each["requestURI"] for each in asked if each["verb"] == "create"), "nothing is stored"
+
+
+async def test_check_finds_what_is_switched_off(cluster: Cluster) -> None:
+    await site(cluster, 1)
+    before = set(cluster.controlplane.programs)
+    off = "resource.k8s.io/v1/devicetaintrules=false"
+    other = await cluster.controlplane.second_apiserver("DRAPartitionableDevices=false", runtime_config=off)
+    (name,) = set(cluster.controlplane.programs) - before
+    try:
+        answer = await gpp(cluster, "check", "-o", "json", kubeconfig=other)
+    finally:
+        await cluster.controlplane.programs.pop(name).kill()
+    assert answer.code == FOUND, answer
+    assert (verdicts(answer)["counters"], verdicts(answer)["taints"]) == ("failed", "warned")
+    (counters,) = [c for c in json.loads(answer.out)["checks"] if c["check"] == "counters"]
+    assert "DRAPartitionableDevices" in counters["fix"]
