@@ -14,7 +14,7 @@ from tests.bench.figures import Figure
 from tests.unit.fleet import Fleet, policy
 
 from gpupartition.cli.documents import Document
-from gpupartition.cli.plan import foresee
+from gpupartition.cli.foresight import foresee
 from gpupartition.settings import Settings
 
 NODES: Final = 5_000

@@ -13,7 +13,7 @@ from tests.unit.fleet import Fleet, policy
 
 from gpupartition.__main__ import main
 from gpupartition.cli import adopt, documents
-from gpupartition.cli.plan import foresee
+from gpupartition.cli.foresight import foresee
 from gpupartition.cli.survey import Adoption, survey
 from gpupartition.controller.records import DRIVERS
 from gpupartition.domain.plan import Fate
@@ -48,7 +48,7 @@ def test_a_driver_that_is_there_is_named_and_not_printed_again() -> None:
     assert selected(adoption) == {"example-whole": ("node-1", "node-2")}
 
 
-@pytest.mark.parametrize("form", sorted(adopt.FORMS))
+@pytest.mark.parametrize("form", ["json", "yaml"])
 def test_what_is_printed_can_be_planned_with_and_changes_nothing(form: str, tmp_path: Any) -> None:
     fleet = Fleet(70)
     fleet.objects[DRIVERS] = []
@@ -150,3 +150,12 @@ def test_a_label_that_a_policy_cannot_select_by_is_wrong_usage(label: str, capsy
 def test_without_a_kubeconfig_nothing_can_be_adopted(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["adopt", "--kubeconfig", str(tmp_path / "none")]) == 1
     assert "no kubeconfig at" in capsys.readouterr().err
+
+
+def test_names_are_those_that_kubectl_takes() -> None:
+    fleet = Fleet(1)
+    fleet.objects[DRIVERS].clear()
+    documents = json.loads(adopt.as_json(found(fleet)))["items"]
+    told = adopt.as_names(found(fleet)).splitlines()
+    assert told == [f"{each['kind'].lower()}.gpupartition.dev/{each['metadata']['name']}" for each in documents]
+    assert len(told) == 2

@@ -9,8 +9,8 @@ from tests.unit.fleet import Fleet, driver, equal, policy, whole
 
 from gpupartition.cli import show
 from gpupartition.cli.documents import Document
+from gpupartition.cli.foresight import foresee
 from gpupartition.cli.options import Unusable
-from gpupartition.cli.plan import foresee
 from gpupartition.domain.outlook import capacity, findings, sentence
 from gpupartition.domain.plan import Fate, Plan
 from gpupartition.kube import NODES, Object

@@ -10,6 +10,8 @@ import yaml
 from tests.unit.fleet import policy
 
 from gpupartition.__main__ import main
+from gpupartition.cli import plan
+from gpupartition.domain import outlook
 
 NOWHERE = {
     "apiVersion": "v1",
@@ -29,6 +31,10 @@ def test_an_unknown_finding_or_none_at_all_is_wrong_usage(
         main(["plan", f"--fail-on={named}"])
     assert ended.value.code == 2
     assert f"{wrong!r} is none of blocked, infeasible, failed, evict" in capsys.readouterr().err
+
+
+def test_every_finding_of_a_plan_can_be_named() -> None:
+    assert set(plan.FINDINGS) == outlook.FINDINGS.keys()
 
 
 def test_without_a_kubeconfig_nothing_can_be_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

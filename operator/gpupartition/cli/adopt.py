@@ -7,18 +7,17 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import yaml
-
-from gpupartition.cli.cluster import Answer, answer
-from gpupartition.cli.offline import refused
 from gpupartition.cli.options import add_cluster, add_fail_on, add_output, describe
-from gpupartition.cli.survey import Adoption, survey
-from gpupartition.domain.adoption import HOSTNAME, Adopting
-from gpupartition.kube import Client
-from gpupartition.names import API_VERSION
-from gpupartition.settings import Settings
+from gpupartition.names import API_VERSION, GROUP
+
+if TYPE_CHECKING:
+    from gpupartition.cli.cluster import Answer
+    from gpupartition.cli.survey import Adoption
+    from gpupartition.domain.adoption import Adopting
+    from gpupartition.kube import Client
+    from gpupartition.settings import Settings
 
 FINDINGS: Final = ("left-out",)
 
@@ -69,6 +68,8 @@ def _label(key: str) -> str:
 @lru_cache
 def _unusable(key: str) -> str:
     """Why the API takes no policy that selects nodes by this label; "" where it does."""
+    from gpupartition.cli.offline import refused
+
     layout = {"name": "any", "match": {"all": True}, "type": "Whole"}
     spec = {"driver": "any", "nodeSelector": {"matchLabels": {key: "any"}}, "layouts": [layout]}
     whys = refused({"kind": "GpuPartitionPolicy", "apiVersion": API_VERSION, "metadata": {"name": "any"}, "spec": spec})
@@ -77,6 +78,8 @@ def _unusable(key: str) -> str:
 
 async def run(options: argparse.Namespace, settings: Settings) -> int:
     """Look, print, and return the exit code."""
+    from gpupartition.cli.cluster import answer
+    from gpupartition.cli.survey import survey
 
     async def ask(client: Client) -> Answer:
         found = await survey(client, settings, options.label)
@@ -103,6 +106,8 @@ def as_yaml(found: Adoption) -> str:
 
 
 def _policy(policy: Adopting) -> str:
+    from gpupartition.domain.adoption import HOSTNAME
+
     count = f"{len(policy.nodes)} node{'s' if len(policy.nodes) != 1 else ''}"
     named = [f"--label {key}" for key in policy.instead if not _unusable(key)]
     instead = f"; {' or '.join(named)} would select them too" if named else ""
@@ -112,6 +117,8 @@ def _policy(policy: Adopting) -> str:
 
 
 def _dump(body: Mapping[str, Any]) -> str:
+    import yaml
+
     return str(yaml.safe_dump(body, sort_keys=False, width=120))
 
 
@@ -121,4 +128,10 @@ def as_json(found: Adoption) -> str:
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=2)
 
 
-FORMS: Final[Mapping[str, Callable[[Adoption], str]]] = {"json": as_json, "yaml": as_yaml}
+def as_names(found: Adoption) -> str:
+    """The drivers and policies, as kubectl takes them."""
+    bodies = [*found.drivers, *(policy.body for policy in found.policies)]
+    return "\n".join(f"{body['kind'].lower()}.{GROUP}/{body['metadata']['name']}" for body in bodies)
+
+
+FORMS: Final[Mapping[str, Callable[[Adoption], str]]] = {"json": as_json, "yaml": as_yaml, "name": as_names}

@@ -69,7 +69,7 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
 
 async def explain(client: Client, settings: Settings, name: str) -> Explanation:
     """What is known of a node. Raises Unusable where there is neither a node nor a record of this name, and ApiError."""
-    from gpupartition.cli.plan import foresee
+    from gpupartition.cli.foresight import foresee
     from gpupartition.domain.remedies import advice
     from gpupartition.domain.standing import read_node
     from gpupartition.kinds import DRIVERS, NODE_STATES

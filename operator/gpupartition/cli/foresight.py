@@ -1,0 +1,127 @@
+"""Plans from a cluster as it is, with documents laid over it as applying them would."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpupartition.cli.documents import Document
+from gpupartition.cli.options import Unusable
+from gpupartition.controller.caches import Caches
+from gpupartition.controller.forecast import Forecast
+from gpupartition.controller.intent import Intents, Policy
+from gpupartition.controller.ledger import Ledger
+from gpupartition.controller.occupants import Occupants
+from gpupartition.controller.probe import Probe
+from gpupartition.controller.records import DRIVERS, POLICIES
+from gpupartition.controller.refusals import Refusals
+from gpupartition.controller.scope import Absence, Scope, Standings, read_scope
+from gpupartition.controller.stopwatch import Stopwatch
+from gpupartition.controller.world import Reader
+from gpupartition.domain.backend import Refused
+from gpupartition.domain.plan import Plan
+from gpupartition.kube import Client
+from gpupartition.settings import Settings
+
+Object = dict[str, Any]
+
+
+async def foresee(
+    client: Client, settings: Settings, documents: Sequence[Document] = (), names: Sequence[str] = ()
+) -> list[Plan]:
+    """Plans for the policies of these documents and names; for all when there are neither. Raises Unusable and ApiError."""
+    gc.disable()  # hardly anything that is read and planned becomes garbage, and looking for some took a third of the time
+    try:
+        return await _foresee(client, settings, documents, names)
+    finally:
+        gc.enable()
+
+
+async def _foresee(
+    client: Client, settings: Settings, documents: Sequence[Document], names: Sequence[str]
+) -> list[Plan]:
+    policies = {b["metadata"]["name"]: b for b in (await client.list(POLICIES)).items}
+    drivers = {b["metadata"]["name"]: b for b in (await client.list(DRIVERS)).items}
+    changed = {kind: [d for d in documents if d.kind == kind] for kind in ("GpuPartitionPolicy", "GpuPartitionDriver")}
+    _lay_over(policies, changed["GpuPartitionPolicy"], fixed="driver")
+    _lay_over(drivers, changed["GpuPartitionDriver"], fixed="type")
+    asked = _asked(policies, documents, names)
+    caches = Caches(client, namespace=settings.namespace, on_node=lambda _: None, on_all=lambda: None)
+    await caches.read()
+    intents = Intents(caches, Probe(client, dry_runs=False))
+    absence = Absence(noticed=settings.limits.not_ready, ignored=settings.ignore_not_ready)
+    watches = Stopwatch()
+    ledger = Ledger(client, caches, Standings(caches, absence), watches, settings.limits.first_looks)
+    reader = Reader(client, caches, intents, watches, settings.limits)
+    occupants = Occupants(client, Refusals(), namespace=settings.namespace)
+    forecast = Forecast(caches, reader, ledger, absence=absence, occupants=occupants)
+    shared = {policies[name]["spec"]["driver"] for name in asked}
+    scopes = [
+        await _scope(body, drivers, policies, caches=caches, intents=intents)
+        for name, body in sorted(policies.items())
+        if name in asked or (body["spec"].get("driver") in shared and _moves(body))
+    ]
+    return [plan for plan in await forecast.of(scopes) if plan.policy in asked]
+
+
+def _moves(body: Object) -> bool:
+    """Whether a policy that nobody asked about takes nodes of its own, and so a part of the driver's budget."""
+    return body["spec"].get("mode", "Enforce") == "Enforce" and "deletionTimestamp" not in body["metadata"]
+
+
+def _lay_over(bodies: dict[str, Object], documents: Sequence[Document], *, fixed: str) -> None:
+    """Put what the documents say in the place of what the cluster has, as applying them would. Raises Unusable."""
+    mistakes = []
+    for document in documents:
+        present, spec = bodies.get(document.name), document.body["spec"]
+        if present is None:
+            bodies[document.name] = {**document.body, "metadata": {**document.body["metadata"], "uid": "planned"}}
+            continue
+        meta = present["metadata"]
+        if present["spec"].get(fixed) != spec.get(fixed):
+            mistakes.append(
+                f"{document.at}: {document.kind} {document.name}: spec.{fixed}: {spec.get(fixed)} instead of {present['spec'].get(fixed)} "
+                "cannot be applied, because it is immutable; give the new one another name"
+            )
+        notes = {**meta.get("annotations", {}), **(document.body["metadata"].get("annotations") or {})}
+        changed = {**meta, "annotations": notes, "generation": meta.get("generation", 0) + 1}
+        bodies[document.name] = {**present, "metadata": changed, "spec": spec}
+    if mistakes:
+        raise Unusable(*mistakes)
+
+
+def _asked(policies: Mapping[str, Object], documents: Sequence[Document], names: Sequence[str]) -> set[str]:
+    """The policies to show. Raises Unusable for one that is nowhere."""
+    unknown = [name for name in names if name not in policies]
+    if unknown:
+        known = ", ".join(sorted(policies)) or "none"
+        raise Unusable(
+            *(f"there is no GpuPartitionPolicy {n}; there are: {known}; or name a file with -f" for n in unknown)
+        )
+    written = {d.name for d in documents if d.kind == "GpuPartitionPolicy"}
+    if written or names:
+        return written | set(names)
+    changed = {d.name for d in documents}  # drivers alone: whoever uses them
+    found = {n for n, body in policies.items() if not changed or body["spec"].get("driver") in changed}
+    if not found:
+        raise Unusable("there is no GpuPartitionPolicy to plan for; name a file with -f")
+    return found
+
+
+async def _scope(
+    body: Object, drivers: Mapping[str, Object], policies: dict[str, Object], *, caches: Caches, intents: Intents
+) -> Scope:
+    policy = Policy.read(body)
+    name = body["spec"].get("driver", "")
+    if name not in drivers:
+        known = ", ".join(sorted(drivers)) or "none"
+        raise Unusable(
+            f"GpuPartitionPolicy {policy.name}: spec.driver: there is no GpuPartitionDriver {name} (there are: {known}); "
+            "add it to the files, or create it first"
+        )
+    try:
+        driver = await intents.driver(drivers[name])
+    except Refused as refused:
+        raise Unusable(*(f"GpuPartitionDriver {name}: {problem}" for problem in refused.problems)) from refused
+    return read_scope(body, policy, driver, drivers[name], caches=caches, intents=intents, policies=policies)
