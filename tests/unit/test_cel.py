@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpupartition.cli.cel import function
+from gpupartition.domain.cel import function
 
 
 @pytest.mark.parametrize(

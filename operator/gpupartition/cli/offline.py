@@ -11,7 +11,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from gpupartition.api import crd, v1alpha1
-from gpupartition.cli import cel
+from gpupartition.domain import cel
 
 Schema = Mapping[str, Any]
 Found = Iterator[tuple[str, str]]  # the path of what is wrong, "" for the object, and a sentence
