@@ -64,6 +64,9 @@ TOOLS: Final[Mapping[str, Tool]] = {
     )
 }
 
+ORACLE: Final = Tool(name="oracle", module="oracle", package=".", version="0.37.2")
+"""Kubernetes' own allocator of devices, for comparing ours with it: no part of a testbed, and built only where it is asked."""
+
 ENVTEST: Final = ("etcd", "kube-apiserver", "kubectl")
 """What `KUBEBUILDER_ASSETS` has, as laid out by setup-envtest."""
 
@@ -104,8 +107,9 @@ class Builder:
     def place(self, tool: Tool) -> Path:
         """Where the binary of exactly this source, these flags and this platform lies."""
         digest = hashlib.sha256()
-        for file in ("go.mod", "go.sum"):
-            digest.update((MODULES / tool.module / file).read_bytes())
+        source = MODULES / tool.module
+        for file in (source / "go.mod", source / "go.sum", *sorted(source.glob("*.go"))):
+            digest.update(file.read_bytes())
         digest.update(f"{tool.package} {tool.ldflags} {platform.system()} {platform.machine()}".encode())
         return self.cache / "bin" / f"{tool.name}-{tool.version}-{digest.hexdigest()[:12]}" / tool.name
 
