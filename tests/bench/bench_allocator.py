@@ -15,7 +15,7 @@ from tests.bench.figures import Figure
 from tests.e2e.oracle import answers, built
 from tests.properties.allocations import GPU, Body, Case, ours, theirs
 
-from gpupartition.domain.allocator_pools import Features
+from gpupartition.domain.allocator.pools import Features
 
 GPUS, PARTITIONS, CLAIMS = 8, 8, 64
 ROUNDS: Final = 5

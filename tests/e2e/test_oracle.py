@@ -15,7 +15,7 @@ from tests.e2e.oracle import answers, built, differences, shrunk
 from tests.properties.allocations import GPU, SELECTORS, Case, case, theirs
 from tests.unit.test_device_selectors import ATTRIBUTES, CAPACITY, COMES_TO
 
-from gpupartition.domain.allocator_pools import Features
+from gpupartition.domain.allocator.pools import Features
 
 CASES: Final = 10_000
 SEED: Final = "2026-11"  # whoever looks for surprises takes another one

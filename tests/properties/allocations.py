@@ -11,10 +11,10 @@ from dataclasses import asdict, replace
 from random import Random
 from typing import Any, Final
 
-from gpupartition.domain.allocator import Allocator
-from gpupartition.domain.allocator_pools import Features
-from gpupartition.domain.allocator_shares import Held, amount_of
-from gpupartition.domain.allocator_wanted import GivenUp
+from gpupartition.domain.allocator.allocate import Allocator
+from gpupartition.domain.allocator.pools import Features
+from gpupartition.domain.allocator.shares import Held, amount_of
+from gpupartition.domain.allocator.wanted import GivenUp
 
 Case = dict[str, Any]
 Body = dict[str, Any]

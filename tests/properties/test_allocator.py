@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.properties.allocations import Body, Case, case, ours
 
-from gpupartition.domain.allocator import Allocated, Allocator
-from gpupartition.domain.allocator_claims import Claim
-from gpupartition.domain.allocator_places import Node
-from gpupartition.domain.allocator_pools import Features, Pool, Slice, gather
-from gpupartition.domain.allocator_search import Result
-from gpupartition.domain.allocator_shares import Held
-from gpupartition.domain.allocator_wanted import GivenUp
+from gpupartition.domain.allocator.allocate import Allocated, Allocator
+from gpupartition.domain.allocator.claims import Claim
+from gpupartition.domain.allocator.places import Node
+from gpupartition.domain.allocator.pools import Features, Pool, Slice, gather
+from gpupartition.domain.allocator.search import Result
+from gpupartition.domain.allocator.shares import Held
+from gpupartition.domain.allocator.wanted import GivenUp
 from gpupartition.domain.cel import program
 
 program(

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import pytest
 
-from gpupartition.domain.allocator import Allocated, Allocator, Answer
-from gpupartition.domain.allocator_pools import Features
-from gpupartition.domain.allocator_shares import Held, amount_of
-from gpupartition.domain.allocator_wanted import GivenUp
+from gpupartition.domain.allocator.allocate import Allocated, Allocator, Answer
+from gpupartition.domain.allocator.pools import Features
+from gpupartition.domain.allocator.shares import Held, amount_of
+from gpupartition.domain.allocator.wanted import GivenUp
 
 Body = dict[str, Any]
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from gpupartition.domain.device_selectors import selects
-from gpupartition.domain.semver import Semver
+from gpupartition.domain.allocator.selectors import selects
+from gpupartition.domain.allocator.semver import Semver
 
 GPU: Final = "gpu.example.com"
 ATTRIBUTES: Final = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpupartition.domain.allocator_shares import Consumed, amount_of
+from gpupartition.domain.allocator.shares import Consumed, amount_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

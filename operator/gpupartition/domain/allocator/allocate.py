@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpupartition.domain.allocator_claims import Claim
-from gpupartition.domain.allocator_places import Node
-from gpupartition.domain.allocator_pools import (
+from gpupartition.domain.allocator.claims import Claim
+from gpupartition.domain.allocator.places import Node
+from gpupartition.domain.allocator.pools import (
     Counter,
     Features,
     Pool,
@@ -26,9 +26,9 @@ from gpupartition.domain.allocator_pools import (
     gather,
     node_selector,
 )
-from gpupartition.domain.allocator_search import Result, Search
-from gpupartition.domain.allocator_shares import Amount, Held
-from gpupartition.domain.allocator_wanted import GivenUp, Wants
+from gpupartition.domain.allocator.search import Result, Search
+from gpupartition.domain.allocator.shares import Amount, Held
+from gpupartition.domain.allocator.wanted import GivenUp, Wants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

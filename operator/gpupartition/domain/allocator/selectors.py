@@ -17,9 +17,9 @@ from celpy import Runner
 from celpy.celtypes import BoolType, DoubleType, IntType, ListType, MapType, StringType, UintType
 from celpy.evaluation import CELEvalError, CELSyntaxError, CELUnsupportedError
 
+from gpupartition.domain.allocator.semver import Semver
 from gpupartition.domain.cel import QUANTITIES, program
 from gpupartition.domain.quantity import exact
-from gpupartition.domain.semver import Semver
 
 
 class Selectable(Hashable, Protocol):

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gpupartition.domain.allocator_claims import Claim, Request
-from gpupartition.domain.allocator_places import Node
-from gpupartition.domain.allocator_pools import Device, Features, Pool
-from gpupartition.domain.allocator_shares import Consumed, Unrepresentable, takes
-from gpupartition.domain.device_selectors import selects
+from gpupartition.domain.allocator.claims import Claim, Request
+from gpupartition.domain.allocator.places import Node
+from gpupartition.domain.allocator.pools import Device, Features, Pool
+from gpupartition.domain.allocator.selectors import selects
+from gpupartition.domain.allocator.shares import Consumed, Unrepresentable, takes
 
 RESULTS_MAX: Final = 32
 """Devices of one claim: `AllocationResultsMaxSize` of resource.k8s.io/v1."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from gpupartition.domain.allocator_places import Node, Place
-from gpupartition.domain.allocator_shares import Amount, Capacity, DeviceId, amount_of
+from gpupartition.domain.allocator.places import Node, Place
+from gpupartition.domain.allocator.shares import Amount, Capacity, DeviceId, amount_of
 
 PoolId = tuple[str, str]
 """Driver and name."""

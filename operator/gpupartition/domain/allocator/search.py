@@ -9,10 +9,10 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpupartition.domain.allocator_claims import Claim, Constraint, Request
-from gpupartition.domain.allocator_pools import Counter, Device, Pool, PoolId
-from gpupartition.domain.allocator_shares import Amount, Consumed, DeviceId, Held
-from gpupartition.domain.allocator_wanted import RESULTS_MAX, GivenUp, Wanted, Wants
+from gpupartition.domain.allocator.claims import Claim, Constraint, Request
+from gpupartition.domain.allocator.pools import Counter, Device, Pool, PoolId
+from gpupartition.domain.allocator.shares import Amount, Consumed, DeviceId, Held
+from gpupartition.domain.allocator.wanted import RESULTS_MAX, GivenUp, Wanted, Wants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

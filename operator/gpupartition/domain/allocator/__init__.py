@@ -1,0 +1,1 @@
+"""Which devices the scheduler would give to a pod's claims."""
