@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import signal
 import sys
 from collections import Counter
@@ -20,6 +21,7 @@ from tests.e2e.rollout import apply, equal, granting, operator, policy, reaches,
 from tests.e2e.test_evict import PDBS, budget, web
 from tests.e2e.test_plan import as_planner
 
+from gpupartition.cli.status import BACK, SCREEN
 from gpupartition.kube import CLUSTER_ROLE_BINDINGS, SERVICE_ACCOUNTS
 
 if TYPE_CHECKING:
@@ -169,6 +171,33 @@ async def test_status_tells_as_it_happens_until_every_node_is_done(cluster: Clus
         await eventually(lambda: all("  UpToDate" in last(f"node/{node}") for node in where.nodes))
     said_of_one = [line.split("  ", 1)[1] for line in lines if f"node/{where.nodes[0]}" in line]
     assert all(one != other for one, other in pairwise(said_of_one)), "nothing is told twice"
+
+
+async def test_on_a_terminal_the_picture_changes_in_a_screen_of_its_own(cluster: Cluster) -> None:
+    where = await site(cluster, 1)
+    await apply(cluster, policy(POLICY, where.driver, equal(2)))
+    ours, theirs = os.openpty()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command(cluster, "status", "-w"), env={**environment(), "TERM": "xterm"}, stdout=theirs
+        )
+        shown = bytearray()
+
+        def reads(text: str) -> bool:
+            while select.select([ours], [], [], 0)[0]:
+                shown.extend(os.read(ours, 65536))
+            return text in shown.decode()
+
+        await eventually(lambda: reads("NotSeenYet"))
+        await operator(cluster)
+        await eventually(lambda: reads("RolloutComplete"))
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == INTERRUPTED
+        assert reads(BACK), "the terminal is left as it was found"
+        assert shown.decode().startswith(SCREEN)
+    finally:
+        os.close(ours)
+        os.close(theirs)
 
 
 async def test_a_policy_that_is_not_there_is_an_error_in_one_line(cluster: Cluster) -> None:

@@ -164,3 +164,21 @@ def test_watching_has_no_form_for_programs(capsys: pytest.CaptureFixture[str]) -
 
 def test_phases_that_it_speaks_of_are_phases() -> None:
     assert {str(phase) for phase in Phase} >= standing.QUIET | standing.STUCK
+
+
+async def test_a_screen_is_left_as_it_was_found_and_shows_as_much_as_it_has_room_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LINES", "8")
+    fleet = Fleet(9)
+    said(fleet, "inference", ready("False", "RollingOut", matched=9))
+    for node in fleet.nodes:
+        record(fleet, node, Phase.DRAINING)
+    with status.Screen() as screen:
+        screen.show(await look(fleet))
+    told = capsys.readouterr().out
+    assert told.startswith(status.SCREEN + status.CLEAR)
+    assert told.endswith(status.BACK)
+    shown = told.removeprefix(status.SCREEN + status.CLEAR).removesuffix(status.BACK).splitlines()
+    assert len(shown) == 7, "one line is the cursor's"
+    assert shown[-1] == "… and 7 more lines; see them all without -w"
