@@ -351,6 +351,9 @@ class Round:
             await fault(self.cluster, node, None)
         for program in self._living():
             _signal(program, signal.SIGCONT)
+        await self._start_missing()
+
+    async def _start_missing(self) -> None:
         while len(self._living()) < self.operators:
             await self._start(wait=False)
 
@@ -363,6 +366,7 @@ class Round:
         answered: set[str] = set()
 
         async def done() -> bool:
+            await self._start_missing()  # as the kubelet does
             body = await self.cluster.client.get(POLICIES, NAME)
             stalled = condition(body, "Stalled")
             since = stalled.get("lastTransitionTime", "")

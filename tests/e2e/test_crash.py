@@ -198,7 +198,7 @@ async def test_an_operator_that_cannot_list_policies_any_more_ends_and_the_next_
             Rule(injury=Injury.EXPIRED, to=To.WATCHES, share=1, path=r"/gpupartitionpolicies$"),
             Rule(injury=Injury.EXPIRED, to=To.READS, share=1, path=r"/gpupartitionpolicies$"),
         )
-        await eventually(lambda: not deaf.alive, within=60)
+        await eventually(lambda: not deaf.alive)
     assert deaf.returncode == 1
     assert "stopped: kopf watches policies and drivers no longer" in deaf.log.read_text()
     await rollout.operator(cluster)

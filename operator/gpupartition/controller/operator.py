@@ -6,8 +6,11 @@ import asyncio
 import logging
 import secrets
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import kopf
 from aiohttp import web
@@ -256,9 +259,8 @@ class Operator:
                 self._on_start()
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (starting, *tasks):
-                task.cancel()
-            await asyncio.wait(tasks, timeout=KOPF_ENDS)
+            starting.cancel()
+            await _end_kopf()
         for error in filter(None, (task.exception() for task in done if not task.cancelled())):
             raise Deaf(f"kopf watches policies and drivers no longer: {error}") from error
         raise Stopped  # it was asked to while kopf had the signals
@@ -292,6 +294,24 @@ class Operator:
             await asyncio.Event().wait()
         finally:
             await runner.cleanup()
+
+
+async def _end_kopf() -> None:
+    """Cancel all that kopf runs until it is gone: a watch of its swallows being cancelled once, and the process would wait for it for ever."""
+    home = Path(kopf.__file__).parent
+    until = time.monotonic() + KOPF_ENDS
+    while left := [t for t in asyncio.all_tasks() if home in Path(_code(t)).parents]:
+        if time.monotonic() > until:
+            log.error("%d tasks of kopf do not end", len(left))
+            return
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left, timeout=0.2)
+
+
+def _code(task: asyncio.Task[Any]) -> str:
+    """The file in which a task's coroutine is written."""
+    return str(getattr(getattr(task.get_coro(), "cr_code", None), "co_filename", ""))
 
 
 def _elector(client: Client, settings: Settings) -> Elector:
