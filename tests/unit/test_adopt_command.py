@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -132,6 +133,18 @@ def test_nodes_are_selected_by_a_label_that_somebody_names() -> None:
     assert "selected by name; --label pool or --label type would select them too" in adopt.as_yaml(found(fleet))
     (only,) = found(fleet, "pool").policies
     assert only.body["spec"]["nodeSelector"] == {"matchLabels": {"pool": "gpu"}}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\x85", "\u2028", "\u2029"])
+def test_what_a_node_publishes_never_becomes_a_document_of_its_own(end: str) -> None:
+    adoption = found(Fleet(2))
+    evil = f"H100{end}---{end}kind: ClusterRoleBinding{end}"
+    told = replace(
+        adoption, left_out={"node-9": f"no policy can say {evil}"}, beside={"node-8": evil}, governed={"node-7": evil}
+    )
+    kinds = [each["kind"] for each in yaml.safe_load_all(adopt.as_yaml(told)) if each]
+    assert kinds == ["GpuPartitionPolicy"]
+    assert all(line.startswith(("left out", "not all", "has a")) for line in "\n".join(adopt.told(told)).splitlines())
 
 
 def test_the_list_of_json_is_what_kubectl_takes() -> None:

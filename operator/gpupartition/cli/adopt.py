@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from gpupartition.cli.options import add_cluster, add_fail_on, add_output, describe
+from gpupartition.cli.paint import on_one_line
 from gpupartition.names import API_VERSION, GROUP
 
 if TYPE_CHECKING:
@@ -96,7 +97,8 @@ def told(found: Adoption) -> Iterator[str]:
         by_reason: dict[str, list[str]] = {}
         for node, reason in sorted(why.items()):
             by_reason.setdefault(reason, []).append(node)
-        yield from (f"{said}: {', '.join(nodes)}: {reason}" for reason, nodes in by_reason.items())
+        # Reasons quote what drivers publish, in which anybody may have written line breaks and YAML of their own.
+        yield from (on_one_line(f"{said}: {', '.join(nodes)}: {reason}") for reason, nodes in by_reason.items())
 
 
 def as_yaml(found: Adoption) -> str:

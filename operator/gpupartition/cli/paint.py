@@ -11,7 +11,14 @@ GAP: Final = "   "
 STYLES: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "magenta": "35", "cyan": "36"}
 
 # What others wrote into the cluster must not move the cursor, nor change the colours, of whoever looks at it.
-_CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {0x0A: " ", 0x09: " "}
+_CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {
+    0x09: " ", 0x0A: " ", 0x2028: " ", 0x2029: " ",
+}  # fmt: skip
+
+
+def on_one_line(text: str) -> str:
+    """The text without a break or a control character, so that what follows a `#` stays a comment."""
+    return text.translate(_CONTROLS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,5 +72,5 @@ def _span(cell: Cell) -> Span:
 
 
 def _painted(span: Span, *, colour: bool) -> str:
-    text = span.text.translate(_CONTROLS)
+    text = on_one_line(span.text)
     return f"\x1b[{STYLES[span.style]}m{text}\x1b[0m" if colour and span.style and text.strip() else text
