@@ -63,7 +63,9 @@ def whole_fingerprint(profile: Any) -> str:
     told = profile if isinstance(profile, dict) else {}
     skipped = told.get("skippedGPUs") or {}
     ids = skipped.get("ids") if isinstance(skipped, dict) else None
-    return fingerprint.digest({"dcm": {"skipped": ids or [], "profiles": told.get("profiles") or []}})
+    return fingerprint.digest(
+        {"dcm": fingerprint.as_json({"skipped": ids or [], "profiles": told.get("profiles") or []})}
+    )
 
 
 def key_of(profile: Profile) -> str:
@@ -78,12 +80,15 @@ def modes_of(profile: Any, gpus: int) -> tuple[Mode | None, ...] | None:
     """
     if not isinstance(profile, dict) or not isinstance(profile.get("profiles"), list):
         return None
-    skipped = (profile.get("skippedGPUs") or {}).get("ids") or []
+    left_out = profile.get("skippedGPUs") or {}
+    skipped = left_out.get("ids") or [] if isinstance(left_out, dict) else None
+    if not isinstance(skipped, list):
+        return None
     numbers = [n for n in range(gpus) if n not in skipped]
     found: list[Mode | None] = [None] * gpus
     for item in profile["profiles"]:
         count = item.get("numGPUsAssigned", len(numbers)) if isinstance(item, dict) else None
-        if not isinstance(count, int) or count > len(numbers):
+        if type(count) is not int or not 0 <= count <= len(numbers):
             return None
         mode = Mode(str(item.get("computePartition")), str(item.get("memoryPartition")))
         for number in numbers[:count]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from gpupartition.backends.nvidia_gpus import Cut, Cuts, Gpus, numbers
 from gpupartition.domain import fingerprint
@@ -12,6 +12,8 @@ from gpupartition.domain.entries import Document
 PREFIX: Final = "gpp-"
 DISABLED: Final = "all-disabled"
 ENABLED: Final = "all-enabled"
+
+MOST: Final = 16  # partitions of one profile on a GPU: more than any product has
 
 Entry = list[dict[str, Any]]
 
@@ -48,7 +50,9 @@ def _item(devices: str | list[int], cut: Cut) -> dict[str, Any]:
 def whole_fingerprint(entry: Any) -> str:
     """The whole hash of an entry, whoever wrote it."""
     items = entry if isinstance(entry, list) else []
-    return fingerprint.digest({"mig-parted": [_canonical(item) for item in items if isinstance(item, dict)]})
+    return fingerprint.digest(
+        {"mig-parted": [fingerprint.as_json(_canonical(item)) for item in items if isinstance(item, dict)]}
+    )
 
 
 def _canonical(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,7 +74,7 @@ def cuts_of(entry: Any, gpus: Gpus) -> Cuts | None:
         known = isinstance(item, dict) and not item.get("device-filter")
         devices = _devices(item.get("devices"), by_number.keys()) if known else None
         counts = item.get("mig-devices") or {} if known else None
-        if devices is None or not isinstance(counts, dict):
+        if devices is None or not _are_counts(counts):
             return None
         for number in devices:
             if number in by_number:
@@ -78,7 +82,14 @@ def cuts_of(entry: Any, gpus: Gpus) -> Cuts | None:
     return tuple(found.get(gpu.name) for gpu in gpus)
 
 
+def _are_counts(counts: Any) -> TypeGuard[Mapping[str, int]]:
+    """Whether these are profiles with as many of each as any GPU could have: people write such files by hand."""
+    if not isinstance(counts, dict):
+        return False
+    return all(isinstance(n, str) and type(count) is int and 0 <= count <= MOST for n, count in counts.items())
+
+
 def _devices(devices: Any, known: Any) -> Sequence[int] | None:
     if devices == "all":
         return list(known)
-    return devices if isinstance(devices, list) and all(isinstance(d, int) for d in devices) else None
+    return devices if isinstance(devices, list) and all(type(d) is int for d in devices) else None

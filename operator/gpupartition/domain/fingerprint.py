@@ -31,6 +31,15 @@ def digest(canonical: Json) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def as_json(value: Any) -> Json:
+    """What a person wrote in YAML, in JSON's terms: it has dates, and keys that are no texts, which JSON has not."""
+    if isinstance(value, Mapping):
+        return {str(key): as_json(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [as_json(each) for each in value]
+    return value if isinstance(value, str | int | float | None) else str(value)
+
+
 def short(whole: str) -> str:
     """The part of the whole hash that stands in names and labels."""
     return whole[:SHORT]
