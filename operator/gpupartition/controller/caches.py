@@ -59,9 +59,7 @@ class Caches:
             page=50,
             indexes={"node": _slice_node, "not ours": _slice_of_a_plugin},
         )
-        self.claims = Reflector(
-            client, RESOURCE_CLAIMS, trim_claim, self._claim_changed, indexes={"pool": _claim_pools}
-        )
+        self.claims = Reflector(client, RESOURCE_CLAIMS, trim_claim, self._claim_changed, indexes={"pool": claim_pools})
         self.records = Reflector(
             client, NODE_STATES, Record.read, lambda name, _, __: on_node(name), indexes={"policy": _record_policy}
         )
@@ -172,7 +170,7 @@ class Caches:
             self._on_node(node)
 
     def _claim_changed(self, _: str, old: Object | None, new: Object | None) -> None:
-        for pool in {p for o in (old, new) if o for p in _claim_pools(o)}:
+        for pool in {p for o in (old, new) if o for p in claim_pools(o)}:
             self._on_node(pool.rpartition("/")[2])  # pools are named after their node, or <driver>/<node>
 
     def _rule_changed(self, _: str, old: Object | None, new: Object | None) -> None:
@@ -269,7 +267,8 @@ def _rule_node(body: Object) -> Iterable[str]:
     return (str(body["metadata"].get("annotations", {}).get(names.FULL_NODE_NAME, "")),)
 
 
-def _claim_pools(body: Object) -> Iterable[str]:
+def claim_pools(body: Object) -> Iterable[str]:
+    """The pools that an allocated claim has devices of."""
     results = body["status"]["allocation"].get("devices", {}).get("results", ())
     return {str(r["pool"]) for r in results}
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from gpupartition import names
 from gpupartition.api.v1alpha1 import DrainMode, DriverStatus, Phase, Rollout
-from gpupartition.controller.caches import Caches, condition, trim, trim_claim, trim_node, trim_pod
+from gpupartition.controller.caches import Caches, claim_pools, condition, trim, trim_claim, trim_node, trim_pod
 from gpupartition.controller.durations import Durations
 from gpupartition.controller.facts import (
     configs_known,
@@ -55,6 +55,7 @@ from gpupartition.kube import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Client,
+    Gone,
     Kind,
     NotFound,
     Object,
@@ -164,7 +165,7 @@ class Reader:
         beginning = record.state.phase in AT_REST and grant_of(ledger, name) is not None
         ends_a_plugin = record.state.phase is Phase.FAILED and record.state.restart is not None
         if record.state.phase in HOLDERS_MATTER or beginning or ends_a_plugin:
-            claims = [c for c in map(trim_claim, (await self._client.list(RESOURCE_CLAIMS)).items) if c]
+            claims = await self._claims(driver.backend.pool_name(driver.spec, name))
         else:
             claims = list(self._caches.claims.by("pool", driver.backend.pool_name(driver.spec, name)))
         return await self._reading(
@@ -190,6 +191,16 @@ class Reader:
             self._maybe(driver.taint_rules, names.taint_rule(name, known.spec.node_uid)),
             self._slices(name, driver) if slices else _none(),
         )
+
+    async def _claims(self, pool: str) -> list[Object]:
+        """Who has devices of this pool now. There is no selector for that, and of a large cluster's claims only these are kept."""
+        kept: list[Object] = []
+        try:
+            async for part in self._client.pages(RESOURCE_CLAIMS):
+                kept += [c for c in map(trim_claim, part.items) if c is not None and pool in claim_pools(c)]
+        except Gone:
+            raise Moved(f"the claims, while those of {pool} were looked for") from None
+        return kept
 
     def _known_slices(self, name: str, driver: Driver) -> list[Object]:
         return [s for s in self._caches.slices.by("node", name) if s["spec"]["driver"] == driver.driver_name]
