@@ -101,7 +101,8 @@ def _in_full(model: Model) -> Iterator[Line]:
         yield line(Span(model.name, "bold"), " (AMD): modes, as a policy names them")
         yield ()
         yield from grid(
-            ("MODE", "PARTITIONS", "TRUST"), [(m.mode.told, str(m.partitions), str(m.trust)) for m in model.modes]
+            ("MODE", "PARTITIONS", "TRUST"),
+            [(m.mode.told, str(m.partitions), str(m.trust)) for m in model.modes if m.mode.settable],
         )
         return
     yield line(
@@ -138,7 +139,11 @@ def _data(model: Model) -> dict[str, Any]:
     from gpupartition.domain.mig import GpuModel
 
     if not isinstance(model, GpuModel):
-        modes = [{"mode": m.mode.told, "partitions": m.partitions, "trust": str(m.trust)} for m in model.modes]
+        modes = [
+            {"mode": m.mode.told, "partitions": m.partitions, "trust": str(m.trust)}
+            for m in model.modes
+            if m.mode.settable
+        ]
         return {"model": model.name, "vendor": "AMD", "modes": modes}
     profiles = [
         {
@@ -170,7 +175,11 @@ def names(found: Sequence[Model]) -> list[str]:
 def _names(model: Model) -> list[str]:
     from gpupartition.domain.mig import GpuModel
 
-    return [p.name for p in model.profiles] if isinstance(model, GpuModel) else [m.mode.told for m in model.modes]
+    return (
+        [p.name for p in model.profiles]
+        if isinstance(model, GpuModel)
+        else [m.mode.told for m in model.modes if m.mode.settable]
+    )
 
 
 def _vendor(model: Model) -> str:

@@ -20,7 +20,7 @@ Body = Mapping[str, Any]
 
 MEMORY_SLICES: Final = 8  # of a GPU that can be cut by MIG, unless somebody knows better
 _CLOSING: Final = frozenset({"NoSchedule", "NoExecute"})
-_SLOT: Final = re.compile(r"^memorySlice(\d+)$")
+_SLOT: Final = re.compile(r"^memorySlice(\d{1,2})$")
 _BUS: Final = ("pciBusID", "pciAddr", "parentPciAddr")
 
 
