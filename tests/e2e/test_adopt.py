@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
-from testbed.controlplane import python_env
 from testbed.drivers.mig_manager import CONFIG
 from testbed.nodes import is_ready
 from tests.e2e import amd, mig, modes, nvidia, publishing
@@ -24,8 +22,8 @@ from tests.e2e.rollout import (
     stalled,
     writes,
 )
+from tests.e2e.shell import PLANNER, Answer, account_of, gpupartition
 from tests.e2e.test_day_one import foreign, restart_by_hand, retemplate
-from tests.e2e.test_plan import Answer, as_planner
 
 from gpupartition.backends.mig_parted import key_of
 from gpupartition.kube import DEVICE_TAINT_RULES, NODES, RESOURCE_SLICES
@@ -43,17 +41,8 @@ TYPE: Final = "node.kubernetes.io/instance-type"
 
 
 async def adopt(cluster: Cluster, *arguments: str, kubeconfig: Path | None = None) -> Answer:
-    """Run the command as somebody at a shell would."""
-    way_in = str(kubeconfig or cluster.controlplane.kubeconfig)
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gpupartition", "adopt", "--kubeconfig", way_in, *arguments),
-        env=python_env(),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, errors = await process.communicate()
-    assert process.returncode is not None
-    return Answer(code=process.returncode, out=out.decode(), errors=errors.decode())
+    """Run the command."""
+    return await gpupartition(cluster, "adopt", *arguments, kubeconfig=kubeconfig)
 
 
 def policies(answer: Answer) -> dict[str, Any]:
@@ -106,12 +95,12 @@ async def test_nodes_of_the_example_driver_are_adopted_as_they_are_and_rolled_ba
     await cluster.published(devices(2), node=cut, driver=base.driver)
     await cluster.kubelet_stops(away)
 
-    answer = await adopt(cluster, "--fail-on=left-out", kubeconfig=await as_planner(cluster))
+    answer = await adopt(cluster, "--fail-on=left-out", kubeconfig=await account_of(cluster, PLANNER))
 
     assert answer.code == LEFT_OUT
     assert answer.errors.splitlines() == [f"left out: {away}: it is not Ready", "found: left-out"]
     assert f"# left out: {away}: it is not Ready" in answer.out
-    asked = cluster.audit(user=f"system:serviceaccount:{cluster.name}-ci:planner")
+    asked = cluster.audit(user=f"system:serviceaccount:{cluster.name}-planner:planner")
     assert {each["verb"] for each in asked} == {"get", "list"}
     assert {each["responseStatus"]["code"] for each in asked} == {200}
     found = policies(answer)

@@ -10,7 +10,6 @@ import signal
 import sys
 from collections import Counter
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,11 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 from testbed.controlplane import python_env
 from tests.e2e.harness import eventually
 from tests.e2e.rollout import apply, equal, granting, operator, policy, reaches, ready, said, site, whole
+from tests.e2e.shell import PLANNER, VIEWER, Answer, account_of, answer
 from tests.e2e.test_evict import PDBS, budget, web
-from tests.e2e.test_plan import as_planner
 
 from gpupartition.cli.status import BACK, SCREEN
-from gpupartition.kube import CLUSTER_ROLE_BINDINGS, SERVICE_ACCOUNTS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -32,21 +30,6 @@ if TYPE_CHECKING:
 POLICY: Final = "inference"
 INTERRUPTED: Final = 130
 FOUND: Final = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What a command came to."""
-
-    code: int
-    out: str
-    errors: str
-
-    @property
-    def data(self) -> Any:
-        """What it told a program."""
-        assert self.code == 0, self.errors
-        return json.loads(self.out)
 
 
 def command(cluster: Cluster, *arguments: str, kubeconfig: Path | None = None) -> list[str]:
@@ -62,16 +45,13 @@ def environment() -> dict[str, str]:
 
 
 async def gpp(cluster: Cluster, *arguments: str, kubeconfig: Path | None = None) -> Answer:
-    """Run a command as somebody at a shell would."""
-    process = await asyncio.create_subprocess_exec(
-        *command(cluster, *arguments, kubeconfig=kubeconfig),
-        env=environment(),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, errors = await process.communicate()
-    assert process.returncode is not None
-    return Answer(code=process.returncode, out=out.decode(), errors=errors.decode())
+    """Run a command of the plugin."""
+    return await answer(command(cluster, *arguments, kubeconfig=kubeconfig), env=environment())
+
+
+def interruptible() -> None:
+    """Whoever runs the tests in the background has them ignore Ctrl-C, and a program inherits that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @asynccontextmanager
@@ -82,6 +62,7 @@ async def watching(cluster: Cluster, *arguments: str) -> AsyncIterator[list[str]
         env=environment(),
         stdout=asyncio.subprocess.PIPE,
         start_new_session=True,
+        preexec_fn=interruptible,
     )
     assert process.stdout is not None
     lines: list[str] = []
@@ -100,23 +81,6 @@ async def watching(cluster: Cluster, *arguments: str) -> AsyncIterator[list[str]
     assert ended == INTERRUPTED
 
 
-async def as_viewer(cluster: Cluster) -> Path:
-    """A kubeconfig of an account that may view the cluster, and nothing else."""
-    namespace = await cluster.namespace("people")
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "viewer", "namespace": namespace}}
-    await cluster.create(SERVICE_ACCOUNTS, account)
-    binding = {
-        "apiVersion": CLUSTER_ROLE_BINDINGS.api_version,
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": namespace},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "gpupartition-view"},
-        "subjects": [{"kind": "ServiceAccount", "name": "viewer", "namespace": namespace}],
-    }
-    await cluster.create(CLUSTER_ROLE_BINDINGS, binding)
-    token = await cluster.controlplane.token(namespace, "viewer")
-    return await asyncio.to_thread(cluster.controlplane.parts.write_kubeconfig, namespace, token)
-
-
 # ─── status ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -128,7 +92,7 @@ async def test_status_says_who_is_done_and_who_waits_for_whom_to_whoever_may_vie
     await operator(cluster)
     await apply(cluster, policy(POLICY, where.driver, equal(2)))
     await said(cluster, POLICY, "Ready", "False", "WaitingForHolders")
-    viewer = await as_viewer(cluster)
+    viewer = await account_of(cluster, VIEWER)
 
     async def settled() -> Any:
         (told,) = (await gpp(cluster, "status", "-o", "json", kubeconfig=viewer)).data["policies"]
@@ -149,7 +113,7 @@ async def test_status_says_who_is_done_and_who_waits_for_whom_to_whoever_may_vie
     assert row[:2] == [held, "Pending"]
     assert f"{where.user}/job-7" in row
     assert "\x1b" not in table.out
-    asked = cluster.audit(user=f"system:serviceaccount:{cluster.name}-people:viewer")
+    asked = cluster.audit(user=f"system:serviceaccount:{cluster.name}-viewer:viewer")
     assert asked
     assert {each["verb"] for each in asked} == {"list"}
     assert {each["responseStatus"]["code"] for each in asked} == {200}
@@ -179,7 +143,10 @@ async def test_on_a_terminal_the_picture_changes_in_a_screen_of_its_own(cluster:
     ours, theirs = os.openpty()
     try:
         process = await asyncio.create_subprocess_exec(
-            *command(cluster, "status", "-w"), env={**environment(), "TERM": "xterm"}, stdout=theirs
+            *command(cluster, "status", "-w"),
+            env={**environment(), "TERM": "xterm"},
+            stdout=theirs,
+            preexec_fn=interruptible,
         )
         shown = bytearray()
 
@@ -215,7 +182,7 @@ async def test_a_policy_that_is_not_there_is_an_error_in_one_line(cluster: Clust
 async def test_explain_names_pod_and_budget_until_the_node_is_free(cluster: Cluster) -> None:
     where = await site(cluster, 1)
     (node,) = where.nodes
-    planner = await as_planner(cluster)
+    planner = await account_of(cluster, PLANNER)
     async with granting(cluster, "evict"):
         await web(cluster, where)
         await budget(cluster, where, "always-one")
@@ -238,7 +205,7 @@ async def test_explain_names_pod_and_budget_until_the_node_is_free(cluster: Clus
         table = await gpp(cluster, "explain", node, kubeconfig=planner)
         assert f"{where.user}/always-one" in table.out
         assert "next    it goes on when its holders have ended" in table.out
-        asked = cluster.audit(user=f"system:serviceaccount:{cluster.name}-ci:planner")
+        asked = cluster.audit(user=f"system:serviceaccount:{cluster.name}-planner:planner")
         assert {each["verb"] for each in asked} <= {"get", "list"}
 
         await cluster.client.delete(PDBS, "always-one", namespace=where.user)
@@ -267,7 +234,7 @@ async def test_map_draws_what_is_published_who_has_it_and_what_is_closed(cluster
     held, other = where.nodes
     await cluster.holder("job-7", namespace=where.user, node=held, device_class=where.base.driver)
     await cluster.running("job-7", namespace=where.user)
-    planner = await as_planner(cluster)
+    planner = await account_of(cluster, PLANNER)
 
     async def uses(node: str) -> dict[str, int]:
         """How many parts of a node's GPUs are in which use."""
@@ -315,11 +282,13 @@ async def test_check_finds_a_cluster_ready_and_names_the_drivers(cluster: Cluste
 
 async def test_check_says_what_it_may_not_ask_instead_of_calling_it_well(cluster: Cluster) -> None:
     await site(cluster, 1)
-    answer = await gpp(cluster, "check", "-o", "json", "--fail-on=unknown", kubeconfig=await as_planner(cluster))
+    answer = await gpp(
+        cluster, "check", "-o", "json", "--fail-on=unknown", kubeconfig=await account_of(cluster, PLANNER)
+    )
     assert answer.code == FOUND, answer
     assert verdicts(answer)["counters"] == "unknown"
     assert {verdict for name, verdict in verdicts(answer).items() if name != "counters"} <= {"ok", "warned"}
-    asked = cluster.audit(user=f"system:serviceaccount:{cluster.name}-ci:planner")
+    asked = cluster.audit(user=f"system:serviceaccount:{cluster.name}-planner:planner")
     assert {each["verb"] for each in asked} == {"get", "list", "create"}
     assert all("dryRun=All" in each["requestURI"] for each in asked if each["verb"] == "create"), "nothing is stored"
 

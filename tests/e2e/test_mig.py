@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 from testbed.drivers import machine
-from testbed.drivers.mig_manager import STATE
+from testbed.drivers.mig_manager import CONFIG, STATE
 from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually
 from tests.e2e.mig import POLICY, Site, profiles, site
 from tests.e2e.nvidia import A100, H100
@@ -237,6 +237,45 @@ async def target(where: Site, *, not_: str | None) -> str:
     value = str(record["status"].get("target", {}).get("assignment", ""))
     assert value not in {"", not_}
     return value
+
+
+async def test_a_gpu_that_a_process_outside_of_kubernetes_has_open_keeps_its_cut_and_the_node_is_opened_again(
+    cluster: Cluster,
+) -> None:
+    where = await site(cluster, f"2x {H100}")
+    node = where.nodes[0]
+    await where.nvidia.faults(node, "in-use=0,leaves-paused")
+    await where.wants(SEVENTHS)
+    body = await stalled(cluster, POLICY, "RolledBack")
+    (failed,) = body["status"]["failedNodes"]
+    assert failed["node"] == node
+    assert "mig-manager failed" in failed["message"]
+    assert "has paused nvidia.com/gpu.deploy.dcgm" in failed["message"]
+    await at_rest(cluster)
+    await where.announces(node, whole=2)
+    await where.nvidia.faults(node, None)
+    await annotate(cluster, POLICIES, POLICY, retry="the process has ended")
+    await ready(cluster, POLICY, within=60)
+    await where.announces(node, _1g_10gb=14)
+
+
+async def test_a_label_that_a_clouds_own_agent_writes_again_is_left_to_it_and_it_is_named(cluster: Cluster) -> None:
+    where = await site(cluster, f"1x {H100}")
+    await where.gets(SEVENTHS)
+    node, ours = where.nodes[0], await where.assigned(where.nodes[0])
+    theirs = ("label", "node", node, "--overwrite", f"{CONFIG}=all-disabled", "--field-manager=cloud-agent")
+    async with Watcher(cluster) as history:
+        await cluster.kubectl(*theirs)
+        await history.saw(NODE_STATES, node, phase="Applying")
+        await ready(cluster, POLICY, within=60)
+        assert await where.assigned(node) == ours
+        await at_rest(cluster)
+        await cluster.kubectl(*theirs)
+        await stalled(cluster, POLICY, "AssignmentContested")
+    (record,) = (await records(cluster)).values()
+    assert record["status"]["phase"] == "Skipped"
+    assert "cloud-agent changed its label" in record["status"]["message"]
+    assert await where.assigned(node) == "all-disabled"
 
 
 async def test_a_mig_manager_that_has_an_old_copy_of_the_file_is_replaced_and_told_again(cluster: Cluster) -> None:

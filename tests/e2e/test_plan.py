@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Final
 
-import yaml
-from testbed.controlplane import python_env
 from tests.e2e.harness import NODE_STATES, POLICIES, eventually
 from tests.e2e.rollout import (
     Site,
@@ -24,8 +19,9 @@ from tests.e2e.rollout import (
     said,
     site,
 )
+from tests.e2e.shell import PLANNER, Answer, account_of, gpupartition
 
-from gpupartition.kube import CLUSTER_ROLE_BINDINGS, DAEMON_SETS, NODES, RESOURCE_SLICES, SERVICE_ACCOUNTS
+from gpupartition.kube import DAEMON_SETS, NODES, RESOURCE_SLICES
 from gpupartition.names import LAYOUT
 
 if TYPE_CHECKING:
@@ -36,26 +32,6 @@ if TYPE_CHECKING:
 FOUND: Final = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What the command came to."""
-
-    code: int
-    out: str
-    errors: str
-
-    @property
-    def policy(self) -> Any:
-        """The one policy of a plan in JSON."""
-        (found,) = json.loads(self.out)["policies"]
-        return found
-
-    @property
-    def nodes(self) -> dict[str, Any]:
-        """Its nodes, in their order."""
-        return {each["node"]: each for each in self.policy["nodes"]}
-
-
 async def plan(
     cluster: Cluster,
     *arguments: str,
@@ -63,36 +39,8 @@ async def plan(
     kubeconfig: Path | None = None,
     stdout: int | IO[bytes] = asyncio.subprocess.PIPE,
 ) -> Answer:
-    """Run the command as somebody at a shell would."""
-    way_in = kubeconfig or cluster.controlplane.kubeconfig
-    command = [sys.executable, "-m", "gpupartition", "plan", "--kubeconfig", str(way_in), *arguments]
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        env=python_env(),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=stdout,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, errors = await process.communicate(yaml.safe_dump(stdin).encode() if stdin else None)
-    assert process.returncode is not None
-    return Answer(code=process.returncode, out=(out or b"").decode(), errors=errors.decode())
-
-
-async def as_planner(cluster: Cluster) -> Path:
-    """A kubeconfig of an account that has the role gpupartition-plan, and nothing else."""
-    namespace = await cluster.namespace("ci")
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "planner", "namespace": namespace}}
-    await cluster.create(SERVICE_ACCOUNTS, account)
-    binding = {
-        "apiVersion": CLUSTER_ROLE_BINDINGS.api_version,
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": namespace},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "gpupartition-plan"},
-        "subjects": [{"kind": "ServiceAccount", "name": "planner", "namespace": namespace}],
-    }
-    await cluster.create(CLUSTER_ROLE_BINDINGS, binding)
-    token = await cluster.controlplane.token(namespace, "planner")
-    return await asyncio.to_thread(cluster.controlplane.parts.write_kubeconfig, namespace, token)
+    """Run the command."""
+    return await gpupartition(cluster, "plan", *arguments, stdin=stdin, kubeconfig=kubeconfig, stdout=stdout)
 
 
 async def as_yet_unseen(cluster: Cluster, where: Site, nodes: list[str]) -> None:
@@ -116,7 +64,7 @@ async def test_what_is_planned_is_what_is_done_node_by_node(cluster: Cluster) ->
     await cluster.holder("job-7", namespace=where.user, node=held, device_class=where.base.driver)
     await cluster.running("job-7", namespace=where.user)
     body = policy("inference", where.driver, equal(2))
-    kubeconfig = await as_planner(cluster)
+    kubeconfig = await account_of(cluster, PLANNER)
     before = {n: await names_on(cluster, where, n) for n in where.nodes}
 
     planned = await plan(cluster, "-f", "-", "-o", "json", "--fail-on=blocked", stdin=body, kubeconfig=kubeconfig)
@@ -171,11 +119,11 @@ async def test_a_new_driver_image_is_planned_as_a_restart_that_no_holder_blocks(
 
 async def test_planning_writes_nothing_and_is_refused_nothing(cluster: Cluster) -> None:
     where = await site(cluster, 2)
-    kubeconfig = await as_planner(cluster)
+    kubeconfig = await account_of(cluster, PLANNER)
     answer = await plan(cluster, "-f", "-", stdin=policy("inference", where.driver, equal(2)), kubeconfig=kubeconfig)
     assert answer.code == 0, answer.errors
     assert "2 of 2 nodes would change (2 Repartition), in 2 waves" in answer.out
-    asked = cluster.audit(user=f"system:serviceaccount:{cluster.name}-ci:planner")
+    asked = cluster.audit(user=f"system:serviceaccount:{cluster.name}-planner:planner")
     assert asked
     assert {each["verb"] for each in asked} <= {"get", "list"}
     assert {each["responseStatus"]["code"] for each in asked} == {200}
