@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from testbed.drivers.example import Settings, draw
@@ -135,9 +135,11 @@ class Fleet:
                 return body
         raise NotFound(f"get {kind} {name}", 404, "NotFound", "it is not there")
 
-    async def list(self, kind: Kind, **_: Any) -> Listing:
-        """All objects of the kind."""
-        return Listing(self.objects[kind], "1")
+    async def list(
+        self, kind: Kind, *, keep: Callable[[Object], Object | None] = lambda body: body, **_: Any
+    ) -> Listing:
+        """All objects of the kind, or what `keep` makes of them."""
+        return Listing(list(filter(None, map(keep, self.objects[kind]))), "1")
 
     async def pages(self, kind: Kind, **_: Any) -> AsyncGenerator[Listing]:
         """All objects of the kind, at once."""

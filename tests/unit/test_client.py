@@ -180,6 +180,14 @@ async def test_a_list_comes_in_pages_and_its_items_know_what_they_are(client: Cl
     assert [dict(request.query) for request in server.asked] == [{"limit": "1"}, {"limit": "1", "continue": "more"}]
 
 
+async def test_of_a_list_only_what_is_asked_for_is_kept(client: Client, server: Scripted) -> None:
+    server.will_answer(page("a", "b", more="more"), page("c"))
+    listing = await client.list(
+        NODES, page=2, keep=lambda body: None if body["metadata"]["name"] == "b" else {"is": body["metadata"]["name"]}
+    )
+    assert listing.items == [{"is": "a"}, {"is": "c"}]
+
+
 async def test_a_list_whose_pages_grew_too_old_is_read_in_one_piece(client: Client, server: Scripted) -> None:
     server.will_answer(page("a", more="more"), refusal(410, "Expired", "too old"), page("b", "c", version="9"))
     listing = await client.list(NODES, page=1)

@@ -90,11 +90,11 @@ def scope(server: Server, *states: NodeStateStatus, wanted: Config = WANTED) -> 
 
 
 def preparing(server: Server) -> Preparing:
-    def of_node(_: str, name: str) -> list[dict[str, Any]]:
+    def of_node(name: str, _: str) -> list[dict[str, Any]]:
         spec = facts(*(gpu(number) for number in range(8))).slices[0]["spec"]
         return [{"metadata": {"name": name}, "spec": spec | {"pool": spec["pool"] | {"name": name}}}]
 
-    caches = SimpleNamespace(slices=SimpleNamespace(by=of_node))
+    caches = SimpleNamespace(slices_on=of_node)
     intents = Intents(cast("Any", caches), cast("Any", None))
     return Preparing(cast("Client", server), intents)
 

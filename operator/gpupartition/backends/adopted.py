@@ -16,12 +16,12 @@ from gpupartition.api.v1alpha1 import DriverSpec, DriverType
 from gpupartition.backends import BACKENDS, amd_gpus, dcm, mig_parted, nvidia_gpus
 from gpupartition.backends.amd_limits import product_of
 from gpupartition.backends.example_limits import published
+from gpupartition.backends.nvidia_mig import known_products
 from gpupartition.backends.plugin_template import Settings
 from gpupartition.domain.adoption import LeftOut, free
 from gpupartition.domain.amd_modes import WHOLE, Mode
 from gpupartition.domain.backend import Cluster, Config, NodeFacts
 from gpupartition.domain.counters import FULL
-from gpupartition.domain.entries import Unreadable
 from gpupartition.domain.pool import Device, Pool
 from gpupartition.domain.products import Product
 from gpupartition.tables import amd
@@ -109,7 +109,7 @@ def _mig(driver: DriverSpec, back: Config, facts: NodeFacts, cluster: Cluster) -
     gpus = nvidia_gpus.gpus_on(facts.node, facts.pool(facts.name), facts.known)
     cuts = mig_parted.cuts_of(_entry(driver, back, cluster), gpus) or (None,) * len(gpus)
     by_name = {gpu.name: cut for gpu, cut in zip(gpus, cuts, strict=True)}
-    table = _table(driver, cluster)
+    table = known_products(driver, cluster)
     shares = []
     for number, gpu in nvidia_gpus.numbers(gpus).items():
         cut = by_name[gpu.name]
@@ -122,12 +122,6 @@ def _mig(driver: DriverSpec, back: Config, facts: NodeFacts, cluster: Cluster) -
         words = AS_IT_IS if cut is None else {"type": "Profiles", "profiles": counted} if counted else IN_ONE_PIECE
         shares.append(Share(number, table.product(gpu.product), dict(words)))
     return told(shares)
-
-
-def _table(driver: DriverSpec, cluster: Cluster) -> nvidia_gpus.Table:
-    spec = driver.nvidia_mig
-    tables = spec.tables.name if spec is not None and spec.tables is not None else ""
-    return nvidia_gpus.table_of(cluster, spec.mig_manager.namespace if spec is not None else "", tables)
 
 
 def _amd(driver: DriverSpec, back: Config, facts: NodeFacts, cluster: Cluster) -> list[Words]:
@@ -148,10 +142,7 @@ def _entry(driver: DriverSpec, back: Config, cluster: Cluster) -> Any:
     for body in back.objects:
         return body["content"]
     (file,) = BACKENDS[driver.type].documents(driver)
-    try:
-        return file.read(cluster.config_map(file.namespace, file.name)).get(back.assignment or "")
-    except Unreadable:
-        return None
+    return file.content(cluster.config_map(file.namespace, file.name), back.assignment)
 
 
 def _publish(driver: DriverSpec, back: Config, facts: NodeFacts, cluster: Cluster) -> list[Words]:  # noqa: ARG001

@@ -36,7 +36,7 @@ from gpupartition.domain import fingerprint
 from gpupartition.domain.amd_modes import WHOLE, AmdModel
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused
 from gpupartition.domain.effects import Effect
-from gpupartition.domain.entries import Document, Unreadable
+from gpupartition.domain.entries import Document
 from gpupartition.domain.others import writer
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.products import nothing_cut, unmatched
@@ -201,12 +201,8 @@ class AmdDcm:
 
     def _assigned(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Any:
         """The profile that the node's label names; None where there is none of that name."""
-        value, file = label_of(facts.node, PROFILE), _document(_spec(driver))
-        try:
-            profiles = file.read(cluster.config_map(file.namespace, file.name))
-        except Unreadable:
-            return None
-        return profiles.get(value) if value is not None else None
+        file = _document(_spec(driver))
+        return file.content(cluster.config_map(file.namespace, file.name), label_of(facts.node, PROFILE))
 
 
 def _spec(driver: DriverSpec) -> AmdDcmSpec:

@@ -10,7 +10,7 @@ from typing import Final
 from gpupartition.api.v1alpha1 import AmdDcmSpec, Layout, LayoutType, SharingMode
 from gpupartition.backends.amd_gpus import AmdGpu, Cut, Cuts, Gpus, automatic
 from gpupartition.backends.dcm import document, services
-from gpupartition.backends.installed import config_problems, containers, mounts
+from gpupartition.backends.installed import config_problems, containers, mounts, offered
 from gpupartition.domain.amd_modes import WHOLE, AmdModel, Mode, known_mode, model_of
 from gpupartition.domain.backend import Cluster, Object, Problem, Refused, Turn
 from gpupartition.domain.pool import Pool
@@ -87,8 +87,7 @@ def node_problems(node: Object, pool: Pool) -> Iterator[Problem]:
     device = automatic(pool)
     if device:
         yield _two_owners(f"node {name}", f"it publishes {device}", of_node=True)
-    offered = node.get("status", {}).get("allocatable", {})
-    names = sorted(n for n in offered if n.startswith("amd.com/") and str(offered[n]) != "0")
+    names = offered(node, "amd.com/")
     if names:
         yield Problem(
             reason="DevicePluginPresent",

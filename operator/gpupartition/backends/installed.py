@@ -50,6 +50,12 @@ def containers(daemon_set: Object) -> list[Object]:
     return [*spec.get("initContainers", ()), *spec.get("containers", ())]
 
 
+def offered(node: Object, *prefixes: str) -> list[str]:
+    """Extended resources of these prefixes that a device plugin offers on the node."""
+    allocatable = node.get("status", {}).get("allocatable", {})
+    return sorted(name for name in allocatable if name.startswith(prefixes) and str(allocatable[name]) != "0")
+
+
 def tables_in(config_map: Object) -> str:
     """All that a ConfigMap of tables has, as one text."""
     return "\n---\n".join(text for _, text in sorted(config_map.get("data", {}).items()))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from gpupartition.api.v1alpha1 import Layout, LayoutType, NvidiaMigSpec, Reboot, SharingMode
-from gpupartition.backends.installed import config_problems, env, mounts
+from gpupartition.backends.installed import config_problems, env, mounts, offered
 from gpupartition.backends.mig_parted import document
 from gpupartition.backends.nvidia_gpus import COUNT, PRODUCT, Cut, Cuts, Gpus, MigGpu, Table, numbers
 from gpupartition.domain.backend import Cluster, Object, Problem, Refused, Turn
@@ -95,8 +95,7 @@ def _chooses_by(daemon_set: Object) -> Mapping[str, str]:
 
 def device_plugin_problems(node: Object, cluster: Cluster) -> Iterator[Problem]:
     """Whether a device plugin offers the node's GPUs too, or is about to."""
-    offered = node.get("status", {}).get("allocatable", {})
-    names = sorted(n for n in offered if n.startswith(("nvidia.com/gpu", "nvidia.com/mig-")) and str(offered[n]) != "0")
+    names = offered(node, "nvidia.com/gpu", "nvidia.com/mig-")
     label = node["metadata"].get("labels", {}).get(DEPLOYED)
     chosen = any(_is_device_plugin(d) and _chooses_by(d).get(DEPLOYED) == label for d in cluster.daemon_sets) and label
     if names or chosen:

@@ -38,7 +38,7 @@ from gpupartition.backends.plugin_pods import plugin_pod, why_not_ready
 from gpupartition.domain import fingerprint
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused
 from gpupartition.domain.effects import Effect
-from gpupartition.domain.entries import Document, Unreadable, written
+from gpupartition.domain.entries import Document, written
 from gpupartition.domain.others import writer
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.products import unmatched
@@ -85,7 +85,7 @@ class NvidiaMig:
 
     def preflight(self, driver: DriverSpec, cluster: Cluster) -> Sequence[Problem]:
         """Whether mig-manager and the DRA driver are there, wired to each other by what we write, and alone."""
-        return [*installation_problems(_spec(driver), cluster), *_table(driver, cluster).problems]
+        return [*installation_problems(_spec(driver), cluster), *known_products(driver, cluster).problems]
 
     def depends(self, driver: DriverSpec, node: Object, look: Callable[[], NodeFacts]) -> tuple[Any, ...]:  # noqa: ARG002
         """Its GPUs, and whether a device plugin offers them too."""
@@ -94,7 +94,7 @@ class NvidiaMig:
 
     def compile(self, driver: DriverSpec, policy: PolicySpec, facts: NodeFacts, cluster: Cluster) -> Config:
         """An entry that cuts the node's GPUs as the first layout that matches each says. Raises Refused."""
-        table = _table(driver, cluster)
+        table = known_products(driver, cluster)
         gpus, problems = _gpus(facts), list(device_plugin_problems(facts.node, cluster))
         if not gpus and not problems:
             problems.append(no_inventory(facts.node))
@@ -109,7 +109,7 @@ class NvidiaMig:
 
     def way_back(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Config:
         """The assignment that the node has, or an entry for what it publishes, where that assignment means something else."""
-        table = _table(driver, cluster)
+        table = known_products(driver, cluster)
         seen, gpus = published(facts.pool(facts.name), table), _gpus(facts)
         if not seen.usable or not seen.devices:
             raise Refused(
@@ -137,7 +137,7 @@ class NvidiaMig:
 
     def observe(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Observation:
         """Ready when mig-manager has done what the label says and the DRA driver's pod is Ready and alone."""
-        spec, table = _spec(driver), _table(driver, cluster)
+        spec, table = _spec(driver), known_products(driver, cluster)
         value, state = label_of(facts.node, CONFIG), label_of(facts.node, STATE)
         plugin = DaemonSetRef.model_construct(namespace=spec.plugin.namespace, name=spec.plugin.name)
         agent = DaemonSetRef.model_construct(namespace=spec.mig_manager.namespace, name=spec.mig_manager.name)
@@ -185,13 +185,8 @@ class NvidiaMig:
 
     def _assigned_entry(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Any:
         """The entry that the node's label names; None where there is none of that name."""
-        value = label_of(facts.node, CONFIG)
-        spec = _spec(driver)
-        try:
-            entries = _document(spec).read(cluster.config_map(spec.mig_manager.namespace, spec.config))
-        except Unreadable:
-            return None
-        return entries.get(value) if value is not None else None
+        file = _document(_spec(driver))
+        return file.content(cluster.config_map(file.namespace, file.name), label_of(facts.node, CONFIG))
 
     def _older_than_its_config(
         self, driver: DriverSpec, value: str | None, agent: Object | None, cluster: Cluster
@@ -217,7 +212,8 @@ def _document(spec: NvidiaMigSpec) -> Document:
     return document(spec.mig_manager.namespace, spec.config)
 
 
-def _table(driver: DriverSpec, cluster: Cluster) -> Table:
+def known_products(driver: DriverSpec, cluster: Cluster) -> Table:
+    """What is known of products here, the driver's own tables included."""
     spec = _spec(driver)
     return table_of(cluster, spec.mig_manager.namespace, spec.tables.name if spec.tables is not None else "")
 

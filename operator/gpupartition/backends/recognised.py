@@ -88,24 +88,19 @@ def _example(driver_name: str, daemon_sets: Sequence[Object]) -> list[Recognised
             f"DRA driver {driver_name}: no GpuPartitionDriver is for it, and no DaemonSet runs a driver that is known here and publishes under "
             "that name; write a GpuPartitionDriver for it, if it is of a type that there is, and adopt again"
         )
-    return [
-        Recognised(
-            "example", {"type": "ExampleDriver", "exampleDriver": {"daemonSet": _ref(base), "gpusPerNode": gpus}}
-        )
-        for _, gpus, base in found
-    ]
+    return [Recognised("example", spec) for _, spec in found]
 
 
-def _told(base: Object) -> tuple[str, int, Object] | None:
+def _told(base: Object) -> tuple[str, Spec] | None:
+    """The name under which it publishes, and its spec."""
     template = base["spec"]["template"]
     try:
         name, gpus = plugin.driver_name(template), plugin.settings(template).gpus
-        DriverSpec.model_validate(
-            {"type": "ExampleDriver", "exampleDriver": {"daemonSet": _ref(base), "gpusPerNode": gpus}}
-        )
+        spec = {"type": "ExampleDriver", "exampleDriver": {"daemonSet": _ref(base), "gpusPerNode": gpus}}
+        DriverSpec.model_validate(spec)
     except (Unreadable, ValidationError):
         return None
-    return name, gpus, base
+    return name, spec
 
 
 def _only(images: Sequence[str], daemon_sets: Sequence[Object], driver_name: str) -> Object:

@@ -232,7 +232,7 @@ class _Nodes:
     def _facts(self, driver: Driver, name: str) -> NodeFacts:
         node = self._caches.nodes.get(name)
         assert node is not None, name
-        slices = [s for s in self._caches.slices.by("node", name) if s["spec"]["driver"] == driver.driver_name]
+        slices = self._caches.slices_on(name, driver.driver_name)
         namespaces = driver.backend.namespaces(driver.spec)
         return NodeFacts(node=node, slices=slices, pods=[p for n in namespaces for p in self._caches.pods(n, name)])
 

@@ -161,6 +161,10 @@ class Caches:
         await _complete(self._config_maps[key], namespace)
         return next(iter(self._config_maps[key].values()), None)
 
+    def slices_on(self, node: str, driver_name: str) -> list[Object]:
+        """The ResourceSlices of a DRA driver on a node."""
+        return [s for s in self.slices.by("node", node) if s["spec"]["driver"] == driver_name]
+
     def pods(self, namespace: str, node: str) -> list[Object]:
         """Driver pods on a node; none while the namespace is not known yet."""
         return list(self._namespaces[namespace][2].by("node", node)) if namespace in self._namespaces else []

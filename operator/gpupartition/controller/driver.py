@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 from gpupartition.api.v1alpha1 import Condition, DriverStatus
 from gpupartition.controller.finalizer import hold, is_held, let_go
 from gpupartition.controller.intent import Intents
+from gpupartition.controller.probe import GRANTED
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, dump
 from gpupartition.controller.scope import ledger_of
 from gpupartition.domain.backend import Problem, Refused
 from gpupartition.kube import Client, NotFound, Object
 
-GRANTED = timedelta(seconds=15)  # no event tells that a right was granted
 WHILE_DELETING = timedelta(seconds=5)  # nothing names a driver in an event when the last record of it goes
 
 

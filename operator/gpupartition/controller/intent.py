@@ -226,9 +226,8 @@ class Intents:
 
     def facts(self, driver: Driver, node: Object, state: NodeStateStatus | None) -> NodeFacts:
         """A node as the caches know it; `state` is what its record says, if it has one."""
-        slices = self._caches.slices.by("node", node["metadata"]["name"])
-        ours = [s for s in slices if s["spec"]["driver"] == driver.driver_name]
-        return NodeFacts(node=node, slices=ours, known=known(state))
+        slices = self._caches.slices_on(node["metadata"]["name"], driver.driver_name)
+        return NodeFacts(node=node, slices=slices, known=known(state))
 
 
 def known(state: NodeStateStatus | None) -> Pool:

@@ -13,7 +13,7 @@ from gpupartition.controller.finalizer import hold, let_go
 from gpupartition.controller.intent import Intents, Policy
 from gpupartition.controller.ledger import Ledger
 from gpupartition.controller.preparing import Preparing
-from gpupartition.controller.probe import Probe
+from gpupartition.controller.probe import GRANTED, Probe
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, new_record, with_state
 from gpupartition.controller.scope import FAILURES, Scope, ledger_of, read_scope
 from gpupartition.controller.summary import Summary, sooner
@@ -21,8 +21,6 @@ from gpupartition.domain.backend import Problem, Refused
 from gpupartition.domain.entries import is_there
 from gpupartition.domain.world import AT_REST
 from gpupartition.kube import Client, Conflict, NotFound, Object
-
-GRANTED = timedelta(seconds=15)  # no event tells that a right was granted
 
 
 class PolicyLoop:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Final
 
 from gpupartition.api.v1alpha1 import Drain, DrainMode, DriverSpec, OnTimeout
@@ -15,6 +16,7 @@ from gpupartition.kube import DEVICE_TAINT_RULES, RESOURCE_SLICES, ApiError, Cli
 
 # Of the same shape; Kubernetes 1.36 has them, where they are switched on, in the second version alone.
 TAINT_RULES: Final = (DEVICE_TAINT_RULES, replace(DEVICE_TAINT_RULES, api_version="resource.k8s.io/v1beta2"))
+GRANTED: Final = timedelta(seconds=15)  # no event tells that a right was granted
 NO_STANDS: Final = 60.0  # seconds
 
 REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"

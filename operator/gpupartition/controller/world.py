@@ -55,7 +55,6 @@ from gpupartition.kube import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Client,
-    Gone,
     Kind,
     NotFound,
     Object,
@@ -129,7 +128,7 @@ class Reader:
             driver=driver,
             policy=policy,
             node=self._caches.nodes.get(name),
-            slices=self._known_slices(name, driver),
+            slices=self._caches.slices_on(name, driver.driver_name),
             pods=await self._pods(driver, name, live=False),
             rule=self._caches.rule(rule_name),
             claims=list(self._caches.claims.by("pool", pool)),
@@ -160,7 +159,7 @@ class Reader:
         if _spec_version(driver_body) != _spec_version(copy):
             drivers[known.spec.driver] = driver_body
             raise Moved(name)
-        node, rule, slices = after if live else (*after[:2], self._known_slices(name, driver))
+        node, rule, slices = after if live else (*after[:2], self._caches.slices_on(name, driver.driver_name))
         ledger = DriverStatus.model_validate(driver_body.get("status", {})).in_flight
         beginning = record.state.phase in AT_REST and grant_of(ledger, name) is not None
         ends_a_plugin = record.state.phase is Phase.FAILED and record.state.restart is not None
@@ -194,16 +193,12 @@ class Reader:
 
     async def _claims(self, pool: str) -> list[Object]:
         """Who has devices of this pool now. There is no selector for that, and of a large cluster's claims only these are kept."""
-        kept: list[Object] = []
-        try:
-            async for part in self._client.pages(RESOURCE_CLAIMS):
-                kept += [c for c in map(trim_claim, part.items) if c is not None and pool in claim_pools(c)]
-        except Gone:
-            raise Moved(f"the claims, while those of {pool} were looked for") from None
-        return kept
 
-    def _known_slices(self, name: str, driver: Driver) -> list[Object]:
-        return [s for s in self._caches.slices.by("node", name) if s["spec"]["driver"] == driver.driver_name]
+        def of_pool(body: Object) -> Object | None:
+            claim = trim_claim(body)
+            return claim if claim is not None and pool in claim_pools(claim) else None
+
+        return (await self._client.list(RESOURCE_CLAIMS, keep=of_pool)).items
 
     async def _slices(self, name: str, driver: Driver) -> list[Object]:
         selector = f"spec.nodeName={name},spec.driver={driver.driver_name}"

@@ -151,8 +151,7 @@ def admit(
     """
     nodes = as_granted(nodes, ledger)
     lost, next_lost = _lost(nodes, ledger, rules)
-    shut = _shut(nodes, rules)
-    shut = shut or _unseen(nodes, rules)
+    shut = _shut(nodes, rules) or _unseen(nodes, rules)
     if shut is not None:
         until = min([at for at in (shut.until, next_lost) if at is not None], default=None)
         return replace(shut, lost=lost, until=until)

@@ -52,6 +52,13 @@ class Document:
         """All that there is, by key; of the frame what it has not. Raises Unreadable."""
         return dict(self._parsed(config_map)[self.under])
 
+    def content(self, config_map: Object | None, key: str | None) -> Any:
+        """What stands under this key; None where there is nothing, or the file cannot be read."""
+        try:
+            return self.read(config_map).get(key) if key is not None else None
+        except Unreadable:
+            return None
+
     def with_entry(self, config_map: Object | None, key: str, content: Any, now: datetime) -> dict[str, Any]:
         """The ConfigMap with this entry, which is in use from now on."""
         stamp = _stamps(config_map).get(key, {})

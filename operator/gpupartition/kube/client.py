@@ -127,8 +127,9 @@ class Client:
         field_selector: str = "",
         label_selector: str = "",
         page: int = 500,
+        keep: Callable[[Object], Object | None] | None = None,
     ) -> Listing:
-        """Read all that match, as of one moment; of all namespaces when none is given."""
+        """Read all that match, as of one moment; of all namespaces when none is given. Of each only what `keep` makes of it, or nothing."""
         while True:
             items: list[Object] = []
             version = ""
@@ -136,7 +137,7 @@ class Client:
                 async for part in self.pages(
                     kind, namespace=namespace, field_selector=field_selector, label_selector=label_selector, page=page
                 ):
-                    items += part.items
+                    items += part.items if keep is None else filter(None, map(keep, part.items))
                     version = part.resource_version
             except Gone:
                 if not page:
