@@ -27,6 +27,11 @@ CORDONED: Final = f"{GROUP}/cordoned"
 
 # Annotations and labels by which people ask for something. Any new value asks anew; the operator never removes one.
 RETRY: Final = f"{GROUP}/retry"
+RETRY_NODES: Final = f"{GROUP}/retry-nodes"  # node=value, separated by commas
+PAUSED: Final = f"{GROUP}/paused"
+PAUSED_BY: Final = f"{GROUP}/paused-by"
+PAUSED_REASON: Final = f"{GROUP}/paused-reason"
+PAUSED_UNTIL: Final = f"{GROUP}/paused-until"
 ACCEPT_NO_ROLLBACK: Final = f"{GROUP}/accept-no-rollback"
 SKIP: Final = f"{GROUP}/skip"
 DO_NOT_DISRUPT: Final = f"{GROUP}/do-not-disrupt"

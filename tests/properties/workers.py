@@ -238,7 +238,7 @@ def _admitted(rollout: Rollout, state: State) -> tuple[tuple[int, ...], tuple[in
         max_unavailable=2 if rollout.bug == "nobody counts" else 1,
         driver_max_unavailable=2 if rollout.bug == "nobody counts" else 1,
         limit=len(standings),
-        paused=state.halt == "paused" and state.policy == "alive" and not deaf,
+        paused="by somebody" if state.halt == "paused" and state.policy == "alive" and not deaf else "",
         frozen="so that nothing moves" if state.halt == "frozen" and not deaf else "",
         now=T0,
     )

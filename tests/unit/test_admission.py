@@ -198,7 +198,7 @@ def test_the_number_of_holders_does_not_change_the_order() -> None:
 @pytest.mark.parametrize(
     ("brakes", "reason", "words"),
     [
-        ({"paused": True}, "Paused", "spec.rollout.paused is true"),
+        ({"paused": "spec.rollout.paused is true"}, "Paused", "spec.rollout.paused is true"),
         ({"frozen": "storage is being moved"}, "Frozen", "everything is frozen: storage is being moved"),
         ({"stopped": "BaseMissing: it is gone"}, "Stopped", "BaseMissing: it is gone"),
     ],
@@ -214,11 +214,11 @@ def test_a_failed_node_halts_the_others_and_is_named() -> None:
 
 
 def test_the_strongest_brake_is_named() -> None:
-    everything: dict[str, Any] = {"paused": True, "frozen": "f", "stopped": "s"}
+    everything: dict[str, Any] = {"paused": "p", "frozen": "f", "stopped": "s"}
     halted = [standing("a", halted=True)]
     assert decide(halted, **everything).reason == "Stopped"
     assert decide(halted, **(everything | {"stopped": ""})).reason == "Frozen"
-    assert decide(halted, paused=True).reason == "Paused"
+    assert decide(halted, paused="p").reason == "Paused"
 
 
 # ------------------------------------------------------------------------------------------------------------- the reason of a gate

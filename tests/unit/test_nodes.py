@@ -393,7 +393,7 @@ def test_new_nodes_that_are_not_ready_yet_use_up_nobodys_budget() -> None:
     assert decide(standing("x", initial=True, ready=False), standing("b")).nodes == ("b",)
 
 
-@pytest.mark.parametrize("brakes", [{"paused": True}, {"drift": "many"}, {"outside": "at 22:00"}], ids=str)
+@pytest.mark.parametrize("brakes", [{"paused": "p"}, {"drift": "many"}, {"outside": "at 22:00"}], ids=str)
 def test_a_lost_node_is_closed_whatever_keeps_others_out(brakes: Any) -> None:
     lost = standing("a", Phase.UP_TO_DATE, lost=T0, ready=False)
     found = decide(lost, standing("b", Phase.APPLYING), standing("c"), **brakes)

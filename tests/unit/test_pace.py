@@ -184,7 +184,7 @@ def test_nothing_waits_for_a_window_when_nothing_is_left_or_the_limit_is_reached
 
 
 def test_what_stops_everything_is_said_before_the_window() -> None:
-    assert decide(node("a"), paused=True, **OUTSIDE).reason == "Paused"
+    assert decide(node("a"), paused="p", **OUTSIDE).reason == "Paused"
     assert decide(rolled_back("a"), node("b"), **OUTSIDE).reason == "RolloutHalted"
 
 

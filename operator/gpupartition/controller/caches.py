@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from gpupartition import names
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record
+from gpupartition.domain.suspension import Suspension, of_freeze
 from gpupartition.kube import (
     CONFIG_MAPS,
     CONTROLLER_REVISIONS,
@@ -66,7 +68,7 @@ class Caches:
         self.freeze = Reflector(
             client,
             CONFIG_MAPS,
-            lambda o: str(o.get("data", {}).get("reason", "")) or "no reason was given",
+            of_freeze,
             lambda *_: on_all(),
             namespace=namespace,
             field_selector=f"metadata.name={names.FREEZE_CONFIG_MAP}",
@@ -81,9 +83,10 @@ class Caches:
         return [*self.nodes.by("ready", "False"), *self.nodes.by("ready", "Unknown")]
 
     @property
-    def frozen(self) -> str:
-        """Why everything is frozen; "" when it is not."""
-        return next(iter(self.freeze.values()), "")
+    def freezing(self) -> Suspension | None:
+        """Why everything is frozen, as long as it is."""
+        now = datetime.now(UTC)
+        return next((each for each in self.freeze.values() if each.holds(now)), None)
 
     async def run(self, ready: asyncio.Event) -> None:
         """Keep all of them; `ready` is set when each has read everything once."""

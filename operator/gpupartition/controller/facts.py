@@ -21,10 +21,9 @@ def ready_since(node: Object | None) -> datetime | None:
     return datetime.fromisoformat(times[0]) if times and times[0] else None
 
 
-def held_back(policy: Policy | None, *, frozen: bool) -> bool:
+def held_back(policy: Policy | None, now: datetime, *, frozen: bool) -> bool:
     """Whether no node may begin: a grant that was decided on before that may have come after it."""
-    paused = policy is not None and policy.spec is not None and policy.spec.rollout.paused and not policy.deleting
-    return paused or frozen
+    return frozen or (policy is not None and bool(policy.paused(now)))
 
 
 def is_abandoned(policy: Policy | None, node: Object | None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from gpupartition.domain.backend import Backend, Cluster, Config, NodeFacts, Pro
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.quiesce import Way, chosen
 from gpupartition.domain.selector import matches
+from gpupartition.domain.suspension import Suspension, of_policy
 from gpupartition.kube import Kind, Object
 
 KEPT: Final = 10_000  # compiled layouts remembered; a few per policy are in use, more only where node labels differ
@@ -63,6 +65,8 @@ class Policy:
     status: PolicyStatus
     retry: str
     deleting: bool
+    retry_nodes: Mapping[str, str] = field(default_factory=dict)
+    suspension: Suspension | None = None
     accept_drift: str = ""
     abandoned: bool = False
     problems: tuple[Problem, ...] = ()
@@ -70,6 +74,18 @@ class Policy:
     def selects(self, node: Mapping[str, Any] | None) -> bool:
         """Whether it wants this node."""
         return self.spec is not None and node is not None and matches(self.spec.node_selector, labels(node))
+
+    def retry_of(self, node: str) -> str:
+        """What asks to try a node again: what was written about all of them, and about it alone."""
+        return " ".join(filter(None, (self.retry, self.retry_nodes.get(node, ""))))
+
+    def paused(self, now: datetime) -> str:
+        """Why none of its nodes may begin and nobody is evicted; "" while it is not paused. What is being deleted is not."""
+        if self.deleting or self.spec is None:
+            return ""
+        if self.spec.rollout.paused:
+            return "spec.rollout.paused is true"
+        return f"paused: {self.suspension}" if self.suspension is not None and self.suspension.holds(now) else ""
 
     @classmethod
     def read(cls, body: Mapping[str, Any]) -> Policy:
@@ -94,6 +110,8 @@ class Policy:
             spec=spec,
             status=status,
             retry=notes.get(names.RETRY, ""),
+            retry_nodes=pairs(notes.get(names.RETRY_NODES, "")),
+            suspension=of_policy(body),
             accept_drift=notes.get(names.ACCEPT_DRIFT, ""),
             abandoned=bool(notes.get(names.ABANDON)),
             deleting="deletionTimestamp" in meta,
@@ -113,6 +131,12 @@ class Intent:
 
 
 NOTHING: Final = Intent(wanted=None)
+
+
+def pairs(text: str) -> Mapping[str, str]:
+    """`node-2=now,node-3=1` as people write it; what is no pair says nothing."""
+    found = (part.strip().partition("=") for part in text.split(","))
+    return {name: value for name, _, value in found if name and value}
 
 
 def labels(node: Mapping[str, Any]) -> Mapping[str, str]:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from gpupartition.api.v1alpha1 import DriftBrake, DriverStatus, Grant, OnFailure, Phase, Purpose
 from gpupartition.controller.caches import Caches, condition
 from gpupartition.controller.facts import grant_of
+from gpupartition.controller.intent import Policy
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, dump, new_record
 from gpupartition.controller.scope import Scope, Standings, is_ignored, ledger_of
 from gpupartition.controller.stopwatch import Stopwatch
@@ -78,7 +79,7 @@ class Ledger:
         everybody = {r.name for r in of_driver} | set(records)
         ignored = {n["metadata"]["name"] for n in self._caches.not_ready if is_ignored(n, absence)}
         counted = len((scope.nodes or records).keys() - ignored)
-        rollout, now = policy.spec.rollout, datetime.now(UTC)
+        rollout, now, freezing = policy.spec.rollout, datetime.now(UTC), self._caches.freezing
         spans = () if policy.problems else rollout.windows
         return Rules(
             max_unavailable=resolve(rollout.max_unavailable, counted),
@@ -88,8 +89,9 @@ class Ledger:
             limit=resolve(rollout.limit, matched),
             max_failed=resolve(rollout.max_failed, matched) if rollout.max_failed else 0,
             go_on=rollout.on_failure is OnFailure.CONTINUE,
-            paused=rollout.paused and not policy.deleting,
-            frozen=self._caches.frozen,
+            paused=policy.paused(now),
+            frozen=str(freezing or ""),
+            resumes=min((s.ends for s in (freezing, policy.suspension) if s and s.ends and s.holds(now)), default=None),
             stopped=scope.stopped,
             outside=announce(spans, now),
             turn=next_change(spans, now),
@@ -163,13 +165,9 @@ class Ledger:
             body = await self._client.get(POLICIES, scope.policy.name)
         except NotFound:
             return False
-        meta = body["metadata"]
-        deleting = "deletionTimestamp" in meta
-        return (meta["uid"], meta["generation"], deleting) == (
-            scope.policy.uid,
-            scope.policy.generation,
-            scope.policy.deleting,
-        )
+        asked, now = Policy.read(body), scope.policy
+        same = (asked.uid, asked.generation, asked.deleting) == (now.uid, now.generation, now.deleting)
+        return same and asked.suspension == now.suspension
 
     async def give_back(self, record: Record) -> None:
         """Remove a node's entry, while its record is at rest and still holds the token."""

@@ -17,6 +17,7 @@ from gpupartition.domain.admission import resolve
 from gpupartition.domain.backend import Observation
 from gpupartition.domain.eviction import Occupant, monitoring
 from gpupartition.domain.holders import Holder
+from gpupartition.domain.suspension import of_freeze
 from gpupartition.domain.world import State
 from gpupartition.kube import CONFIG_MAPS, PODS, Client, Kind, NotFound, Object
 
@@ -93,15 +94,15 @@ class Occupants:
         if policy is None or policy.spec is None or policy.problems:
             return "the policy is gone or refused"
         rollout, status = policy.spec.rollout, policy.status
-        if (rollout.paused or policy.spec.mode != "Enforce") and not policy.deleting:
+        if policy.paused(now) or (policy.spec.mode != "Enforce" and not policy.deleting):
             return "the policy is paused"
         if not windows.open_at(rollout.windows, now):
             return f"it is outside of the window: {windows.announce(rollout.windows, now)}"
         allowed = resolve(rollout.max_failed, status.nodes.matched) if rollout.max_failed else 0
         if status.observed_generation == policy.generation and status.nodes.failed > allowed:
             return "too many nodes have failed"
-        frozen = await self._maybe(CONFIG_MAPS, names.FREEZE_CONFIG_MAP, self._namespace)
-        return "everything is frozen" if frozen is not None else ""
+        freeze = await self._maybe(CONFIG_MAPS, names.FREEZE_CONFIG_MAP, self._namespace)
+        return "everything is frozen" if freeze is not None and of_freeze(freeze).holds(now) else ""
 
     async def _maybe(self, kind: Kind, name: str, namespace: str | None = None) -> Object | None:
         try:

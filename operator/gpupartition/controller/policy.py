@@ -161,7 +161,7 @@ def _behind(scope: Scope, record: Record) -> bool:
     intent, state = scope.intents.get(record.name), record.state
     if intent is None:
         return True
-    if state.phase in FAILURES and scope.policy.retry != state.retry:
+    if state.phase in FAILURES and scope.policy.retry_of(record.name) != state.retry:
         return True
     if intent.left_out is not None:
         return state.phase in AT_REST and state.reason != intent.left_out.reason

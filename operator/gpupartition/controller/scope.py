@@ -135,7 +135,7 @@ class Standings:
     def of(self, scope: Scope, nodes: Iterable[tuple[str, Record | None, Object | None]]) -> list[Standing]:
         """Where each of these nodes stands, by its name, its record and the Node."""
         policy = scope.policy
-        facts = (policy.spec, policy.retry, policy.deleting, policy.status.first_accepted_at)
+        facts = (policy.spec, policy.retry, policy.retry_nodes, policy.deleting, policy.status.first_accepted_at)
         common = self._known.common(policy.name, facts, nodes=len(self._caches.nodes.values()))
         return [self._of(scope, name, record, node, common) for name, record, node in nodes]
 
@@ -164,7 +164,8 @@ def standing(scope: Scope, name: str, record: Record | None, node: Object | None
     on_target = bool(aimed) and target == aimed
     uid = record.spec.node_uid if record else ""
     alive = node is not None and node["metadata"]["uid"] == uid
-    asked_again = bool(scope.policy.retry) and scope.policy.retry != state.retry
+    retry = scope.policy.retry_of(name)
+    asked_again = bool(retry) and retry != state.retry
     spec = scope.policy.spec
     when_idle = spec is None or spec.rollout.drain.mode is DrainMode.WHEN_IDLE
     reverts = record is not None and scope.reverts(record)

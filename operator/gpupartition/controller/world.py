@@ -286,13 +286,13 @@ class Reader:
             idle=self._durations.idle(record, seen.holders, live=live),
             matched=self._durations.matched(record, observed, live=live),
             differs=self._durations.differs(record, observed, node),
-            retry=policy.retry if policy else "",
+            retry=policy.retry_of(name) if policy else "",
             drain=rollout.drain,
             limits=self._limits.standing_still(rollout.min_ready_seconds).of_driver(
                 driver.backend.applying(driver.spec), seen_late=bool(driver.backend.documents(driver.spec))
             ),
             on_failure=rollout.on_failure,
-            held_back=held_back(policy, frozen=bool(self._caches.frozen)),
+            held_back=held_back(policy, now, frozen=self._caches.freezing is not None),
             occupants=seen.occupants,
             monitors=seen.monitors,
             no_eviction=seen.no_eviction,

@@ -84,8 +84,9 @@ class Rules:
     max_failed: int = 0
     drift: str = ""  # why nobody is taken: too many nodes have drifted together; "" when not
     go_on: bool = False  # onFailure: Continue
-    paused: bool = False
+    paused: str = ""  # by what; "" when not paused
     frozen: str = ""  # the reason; "" when not frozen
+    resumes: datetime | None = None  # when one of the two is over by itself
     stopped: str = ""  # what is wrong with the installation; "" when nothing
     outside: str = ""  # when the next window opens, for people; "" while one is open
     looks: timedelta = timedelta(0)  # how much longer it is waited for nodes that nobody has looked at yet
@@ -239,9 +240,9 @@ def _shut(nodes: Sequence[Standing], rules: Rules) -> Admission | None:
     if rules.stopped:
         return Admission(reason="Stopped", message=rules.stopped)
     if rules.frozen:
-        return Admission(reason="Frozen", message=f"everything is frozen: {rules.frozen}")
+        return Admission(reason="Frozen", message=f"everything is frozen: {rules.frozen}", until=rules.resumes)
     if rules.paused:
-        return Admission(reason="Paused", message="spec.rollout.paused is true")
+        return Admission(reason="Paused", message=rules.paused, until=rules.resumes)
     if rules.drift:
         return Admission(reason="MassDrift", message=rules.drift)
     halted = sorted(n.node for n in nodes if n.halted)
