@@ -10,11 +10,10 @@ from gpupartition.backends.installed import config_problems, env, mounts, offere
 from gpupartition.backends.mig_parted import document
 from gpupartition.backends.nvidia_gpus import COUNT, PRODUCT, Cut, Cuts, Gpus, MigGpu, Table, numbers
 from gpupartition.domain.backend import Cluster, Object, Problem, Refused, Turn
-from gpupartition.domain.mig import Preset, model_of, preset
-from gpupartition.domain.mig_layouts import nearest, told, why_not
+from gpupartition.domain.mig import model_of
+from gpupartition.domain.mig_wanted import wanted
 from gpupartition.domain.products import means, nothing_cut
 
-PRESET: Final = "all-"
 _PLUGIN_APP: Final = "nvidia-device-plugin"
 DEPLOYED: Final = "nvidia.com/gpu.deploy.device-plugin"  # by this label of a node the GPU operator's own chooses it
 _DYNAMIC: Final = "DynamicMIG=true"
@@ -157,40 +156,11 @@ def _type_problems(layout: Layout, at: str) -> Iterator[Problem]:
 
 
 def _cut(layout: Layout, gpu: MigGpu, number: int, table: Table, at: str) -> Cut:
-    profiles = layout.profiles or []
     if layout.type is LayoutType.WHOLE:
         return Cut()
-    model = table.model(gpu.product) or model_of(gpu.product, table.models, f"GPU {number} ({gpu.product})")
     whom = f"GPU {number} ({gpu.product})"
-    if profiles[0].name.startswith(PRESET):
-        return _preset_cut(
-            preset(model, profiles[0].name, f"{at}.profiles[0] on {whom}"), profiles[0].name, f"{at}.profiles[0]"
-        )
-    counts = {p.name: p.count for p in profiles}
-    why = why_not(model, counts)
-    if why:
-        instead = " or ".join(told(fit) for fit in nearest(model, counts))
-        raise Refused(
-            Problem(
-                reason="LayoutDoesNotFit",
-                at=f"{at}.profiles",
-                why=f"on {whom} {why}",
-                fix=f"what fits instead: {instead}",
-            )
-        )
-    return Cut.of(counts)
-
-
-def _preset_cut(meant: Preset, name: str, at: str) -> Cut:
-    if meant.mig_enabled and not meant.counts:
-        raise Refused(
-            Problem(
-                reason="NothingPublished",
-                at=at,
-                why=f"{name} switches MIG on without a partition, and then nobody publishes the GPU",
-                fix="name the partitions, or write all-disabled",
-            )
-        )
+    model = table.model(gpu.product) or model_of(gpu.product, table.models, whom)
+    meant = wanted(model, layout.profiles or (), whom, at)
     return Cut.of(meant.counts, enabled=meant.mig_enabled)
 
 
