@@ -9,6 +9,7 @@ import pytest
 
 from gpupartition.domain.allocator.allocate import Allocated, Allocator, Answer
 from gpupartition.domain.allocator.pools import Features
+from gpupartition.domain.allocator.selectors import UNKNOWN, Unknown
 from gpupartition.domain.allocator.shares import Held, amount_of
 from gpupartition.domain.allocator.wanted import GivenUp
 
@@ -550,3 +551,34 @@ def _only(answer: Answer) -> Allocated:
     assert answer.claims is not None
     (allocated,) = answer.claims
     return allocated
+
+
+def test_what_was_given_is_held_from_then_on() -> None:
+    allocator = Allocator(of("p", devices("a", "b")), [OURS], Held())
+    first = allocator.allocate(NODE, [claim(ask())])
+    then = allocator.having_given(first).allocate(NODE, [claim(ask())])
+    assert [r.id[2] for answer in (first, then) for each in answer.claims or () for r in each.results] == ["a", "b"]
+
+
+def test_shares_that_were_given_add_up() -> None:
+    allocator = Allocator(of("p", devices(shared("a", "40Gi"))), [OURS], Held())
+    half = claim(ask(capacity={"requests": {"memory": "20Gi"}}))
+    for _ in range(2):
+        allocator = allocator.having_given(allocator.allocate(NODE, [half]))
+    assert allocator.allocate(NODE, [half]).claims is None
+
+
+@pytest.mark.parametrize(
+    "asked_for",
+    [
+        claim(ask(selectors=cel(f'device.attributes["{GPU}"].uuid == "x"'))),
+        claim(ask(), constraints=[{"matchAttribute": f"{GPU}/uuid"}]),
+        claim(ask(capacity={"requests": {"memory": "1"}})),
+    ],
+)
+def test_nobody_can_say_what_hangs_on_what_is_not_known_of_a_device(asked_for: Body) -> None:
+    told = {"name": "a", UNKNOWN: ["attributes", "capacity"]}
+    allocator = Allocator(of("p", devices(told)), [OURS], Held())
+    assert allocator.allocate(NODE, [claim(ask())]).claims is not None
+    with pytest.raises(Unknown):
+        allocator.allocate(NODE, [asked_for])

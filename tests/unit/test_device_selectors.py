@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from gpupartition.domain.allocator.selectors import selects
+from gpupartition.domain.allocator.selectors import UNKNOWN, Unknown, _answer, selects
 from gpupartition.domain.allocator.semver import Semver
 
 GPU: Final = "gpu.example.com"
@@ -121,6 +121,78 @@ def test_an_expression_comes_to_what_kubernetes_has_it_come_to(expression: str, 
 def test_what_is_no_expression_or_not_known_here_is_refused_and_never_taken_for_true(expression: str) -> None:
     with pytest.raises(ValueError, match=r"no CEL|asked of device"):
         selects(expression, Published({"name": "d"}))
+
+
+@pytest.mark.parametrize(
+    ("expression", "comes_to"),  # None: nobody can say
+    [
+        (f"{OWN}.index == 1", True),
+        (f"{OWN}.index == 2", False),
+        (f'{OWN}.uuid == "x"', None),
+        (f'{OWN}.uuid == "x" || {OWN}.index == 1', True),
+        (f'device.driver == "other.com" && {OWN}.uuid == "x"', False),
+        (f"has({OWN}.index)", True),
+        (f"has({OWN}.uuid)", None),
+        (f'"index" in {OWN}', True),
+        (f'"uuid" in {OWN}', None),
+        (f'"uuid" in {OWN} && {OWN}.uuid == "x"', None),
+        (f'{OWN}.?uuid.orValue("x") == "x"', None),
+        (f"{OWN}.?index.orValue(0) == 1", True),
+        (f'{OWN}[?"uuid"].hasValue()', None),
+        ('has(device.attributes["other.com"].root)', True),
+        ('has(device.attributes["nobody.com"].root)', None),
+        ('"nobody.com" in device.attributes', None),
+        (f"{OWN}.size() == 1", None),
+        (f'{OWN}.exists(name, name == "index")', None),
+        (f'{HAS}.memory.compareTo(quantity("40Gi")) == 0', True),
+        (f'{HAS}.?lanes.orValue(quantity("0")).isGreaterThan(quantity("1"))', False),
+    ],
+)
+def test_what_hangs_on_what_is_not_known_of_a_device_nobody_can_say(expression: str, comes_to: bool | None) -> None:
+    device = Published({"name": "d", "attributes": ATTRIBUTES, "capacity": CAPACITY, UNKNOWN: ["attributes"]})
+    if comes_to is None:
+        with pytest.raises(Unknown, match="not known of device d"):
+            selects(expression, device)
+    else:
+        assert selects(expression, device) is comes_to
+
+
+@pytest.mark.parametrize(
+    ("expression", "other"),
+    [
+        (f"{OWN}.index == 1", {"attributes": ATTRIBUTES | {"index": {"int": 2}}}),
+        (f"{OWN}.index == 1", {"attributes": ATTRIBUTES | {"index": {"string": "1"}}}),
+        (f"has({OWN}.full)", {"attributes": {}}),
+        (f'"full" in {OWN}', {"attributes": {}}),
+        (f'{OWN}[?"full"].hasValue()', {"attributes": {}}),
+        (f'{HAS}["memory"] == quantity("40Gi")', {"capacity": {"memory": {"value": "80Gi"}}}),
+        ("!device.allowMultipleAllocations", {"allowMultipleAllocations": True}),
+        (f'{OWN}.size() == 4 || "x" == "device.driver"', {"attributes": {}}),
+        (f'cel.bind(own, {OWN}, "full" in own)', {"attributes": {}}),
+    ],
+)
+def test_of_a_device_it_is_remembered_only_what_is_true_of_all_that_are_alike(
+    expression: str, other: Mapping[str, Any]
+) -> None:
+    body = {"name": "d", "attributes": ATTRIBUTES, "capacity": CAPACITY}
+    assert selects(expression, Published(body))
+    assert selects(expression, Published({**body, "attributes": {"more": {"int": 1}, **ATTRIBUTES}})) is (
+        "size" not in expression
+    )
+    assert not selects(expression, Published({**body, **other}))
+
+
+@pytest.mark.parametrize("expression", [each for each, comes_to in COMES_TO if comes_to is not None])
+def test_what_is_remembered_is_what_asking_says(expression: str) -> None:
+    for device in [
+        Published({"name": "d", "attributes": ATTRIBUTES, "capacity": CAPACITY}),
+        Published({"name": "d"}, "x.com"),
+    ]:
+        try:
+            asked = _answer(expression, device)
+        except ValueError:
+            continue
+        assert selects(expression, device) is asked
 
 
 def test_a_list_is_searched_and_a_value_of_an_unknown_kind_is_told() -> None:

@@ -63,6 +63,7 @@ class Allocator:
         self._on_node: Final[dict[str, list[Slice]]] = {}
         for each in self._slices:
             self._on_node.setdefault(each.place.node, []).append(each)
+        self._pools: Final[dict[str, Sequence[Pool]]] = {}  # by node, once asked
         self._classes: Final = {
             body["metadata"]["name"]: [each["cel"]["expression"] for each in body["spec"].get("selectors") or ()]
             for body in classes
@@ -80,16 +81,29 @@ class Allocator:
         other._holds(held)
         return other
 
+    def having_given(self, answer: Answer) -> Allocator:
+        """The same devices once the claims have got what was answered."""
+        results = [r for claim in answer.claims or () for r in claim.results if not r.admin]
+        return self.holding(
+            self.held.and_also(
+                (r.id for r in results if r.consumed is None),
+                ((r.id, r.consumed) for r in results if r.consumed is not None),
+            )
+        )
+
     def allocate(
         self, node: Mapping[str, Any], claims: Iterable[Mapping[str, Any]], *, late: Callable[[], bool] = lambda: False
     ) -> Answer:
         """What the claims of one pod get on the node.
 
-        `late` is asked before each step: the scheduler's filter gives up after 10 s, as a search may take for ever. Raises GivenUp.
+        `late` is asked before each step: the scheduler's filter gives up after 10 s, as a search may take for ever. Raises GivenUp, and
+        Unknown where it comes upon a device of which not enough is known.
         """
         where = Node.read(node)
-        nearby = [*self._on_node.get(where.name, ()), *self._on_node.get("", ())]
-        pools = gather(nearby, self._slices, where, self.features)
+        if where.name not in self._pools:
+            nearby = [*self._on_node.get(where.name, ()), *self._on_node.get("", ())]
+            self._pools[where.name] = gather(nearby, self._slices, where, self.features)
+        pools = self._pools[where.name]
         wants = Wants(features=self.features, classes=self._classes, node=where, pools=pools)
         found = Search(wants, [Claim.read(claim) for claim in claims], self.held, self._counters_left).run(late)
         return Answer(

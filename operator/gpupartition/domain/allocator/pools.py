@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any
 
 from gpupartition.domain.allocator.places import Node, Place
+from gpupartition.domain.allocator.selectors import UNKNOWN, Unknown
 from gpupartition.domain.allocator.shares import Amount, Capacity, DeviceId, amount_of
 
 PoolId = tuple[str, str]
@@ -49,6 +50,8 @@ class Device:
     costs: Mapping[Counter, Amount]
     taints: Sequence[Mapping[str, Any]]
     attributes: Mapping[str, tuple[str, Any]]
+    unknown: frozenset[str] = frozenset()
+    """Of which of `attributes` and `capacity` it may have more than is known: it is not published yet."""
 
     @property
     def driver(self) -> str:
@@ -61,10 +64,13 @@ class Device:
         return self.id[:2]
 
     def attribute(self, name: str) -> tuple[str, Any] | None:
-        """By a fully qualified name; what has no domain has the driver's."""
+        """By a fully qualified name; what has no domain has the driver's. Raises Unknown."""
         domain, _, own = name.partition("/")
         found = self.attributes.get(name)
-        return self.attributes.get(own) if found is None and domain == self.driver else found
+        found = self.attributes.get(own) if found is None and domain == self.driver else found
+        if found is None and "attributes" in self.unknown:
+            raise Unknown(f"it is not known whether device {self.id[2]} has the attribute {name}")
+        return found
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -137,6 +143,7 @@ def _read_device(body: Mapping[str, Any], pool: PoolId, place: Place | None) -> 
         attributes={
             name: next(iter(value.items()), ("", None)) for name, value in (body.get("attributes") or {}).items()
         },
+        unknown=frozenset(body.get(UNKNOWN, ())),
     )
 
 

@@ -1,15 +1,18 @@
 """Which devices a CEL selector of a claim or a DeviceClass means: the language of `domain.cel` with the variable `device`.
 
 Follows k8s.io/dynamic-resource-allocation/cel. What the library's grammar does not have is said in what it has before it is evaluated: an
-optional `.?name` or `[?key]` as a call, and `cel.bind` as the bound expression in the place of its name. Costs are not counted, and types
-not checked beforehand: the API server did both before it stored the expression.
+optional `.?name` or `[?key]` as a call, `has` as another, and `cel.bind` as the bound expression in the place of its name. Costs are not
+counted, and types not checked beforehand: the API server did both before it stored the expression.
+
+Of a device that is not published yet some things may not be known. What is asked of those is an error like any other, which does not matter
+where the rest decides; where it does, nobody can say.
 """
 
 from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, Protocol, cast
 
@@ -20,6 +23,13 @@ from celpy.evaluation import CELEvalError, CELSyntaxError, CELUnsupportedError
 from gpupartition.domain.allocator.semver import Semver
 from gpupartition.domain.cel import QUANTITIES, program
 from gpupartition.domain.quantity import exact
+
+UNKNOWN: Final = "unknown"
+"""What no API has: in the entry of a device that is not published yet, of which of its `attributes` and `capacity` some may be missing."""
+
+
+class Unknown(Exception):  # noqa: N818 - no error, but an answer
+    """What is asked of a device is not known of it yet."""
 
 
 class Selectable(Hashable, Protocol):
@@ -38,17 +48,76 @@ class Selectable(Hashable, Protocol):
 def selects(expression: str, device: Selectable) -> bool:
     """Whether the expression is true of the device.
 
-    Raises ValueError for what is no CEL, cannot be asked of this device, or is neither true nor false. The scheduler gives up the pod then.
+    Raises ValueError for what is no CEL, cannot be asked of this device, or is neither true nor false: the scheduler gives up the pod then.
+    Raises Unknown where that depends on what is not known of the device.
     """
+    looked_at = _looks_at(expression)
+    if looked_at is None:
+        return _answer(expression, device)
+    body, driver = device.body, device.driver
+    seen = tuple(
+        str(of.get(f"{domain}/{name}") or (of.get(name) if domain == driver else None))
+        for field, domain, name in looked_at
+        for of in (body.get(field, {}),)
+    )
+    return _alike(expression, driver, seen, _Like(device, body.get("allowMultipleAllocations", False)))
+
+
+class _Like:
+    """A device in the place of all that are like it in what an expression looks at."""
+
+    def __init__(self, device: Selectable, shared: bool) -> None:
+        self.device = device
+        self._alike = shared, tuple(device.body.get(UNKNOWN, ()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Like) and self._alike == other._alike
+
+    def __hash__(self) -> int:
+        return hash(self._alike)
+
+
+@lru_cache(maxsize=1 << 14)  # the devices of a fleet are much alike
+def _alike(expression: str, driver: str, seen: tuple[str, ...], device: _Like) -> bool:  # noqa: ARG001 - it tells devices apart
+    return _answer(expression, device.device)
+
+
+def _answer(expression: str, device: Selectable) -> bool:
     try:
         answer = _compiled(expression).evaluate(_variables(device))
     except (CELEvalError, CELSyntaxError, CELUnsupportedError) as error:
+        if device.body.get(UNKNOWN):
+            raise Unknown(f"{expression!r} asks what is not known of device {device.body['name']}") from None
         raise ValueError(f"{expression!r} cannot be asked of device {device.body['name']}: {error}") from None
     if not isinstance(answer, BoolType):
         raise ValueError(  # noqa: TRY004 - what is wrong is what was written
             f"{expression!r} is neither true nor false when it is asked of device {device.body['name']}, but {answer!r}"
         )
     return bool(answer)
+
+
+_STRING: Final = r"""(?:"[^"\\]*"|'[^'\\]*')"""
+_LOOK: Final = re.compile(
+    rf"""device\s*\.\s*(?:driver|allowMultipleAllocations)\b
+    |(?:(?<![\w"'])(?P<asked>{_STRING})\s+in\s+)?
+     device\s*\.\s*(?P<field>attributes|capacity)\s*\[\s*(?P<domain>{_STRING})\s*\]
+     (?(asked)(?!\s*[.\[])|\s*(?:\.\s*\??\s*(?P<name>[_a-zA-Z]\w*)(?!\s*\(|\w)|\[\s*\??\s*(?P<key>{_STRING})\s*\]))""",
+    re.VERBOSE,
+)
+
+
+@lru_cache(maxsize=1024)
+def _looks_at(expression: str) -> tuple[tuple[str, str, str], ...] | None:
+    """All that it looks at of a device, beside its driver and whether it is shared: field, domain, name. None where that is not plain."""
+    looks = list(_LOOK.finditer(expression))
+    if len(looks) != len(re.findall(r"\bdevice\b", expression)):
+        return None
+    named = (
+        (look["field"], look["domain"][1:-1], look["name"] or (look["key"] or look["asked"])[1:-1])
+        for look in looks
+        if look["field"]
+    )
+    return tuple(sorted(set(named)))
 
 
 @lru_cache(maxsize=1024)
@@ -59,6 +128,7 @@ def _compiled(expression: str) -> Runner:
 def _prepare(tree: Any) -> None:
     _without_bindings(tree)
     _without_detours(tree)
+    _without_has(tree)
 
 
 # What an expression is asked of.
@@ -71,9 +141,34 @@ class _Domains(MapType):
         return super().__getitem__(key) if key in self else MapType()
 
 
+class _Open(MapType):
+    """A map of which only some is known. Nobody can say what else is in it, nor that something is not."""
+
+    def __init__(self, inside: Callable[[], MapType] | None = None) -> None:
+        super().__init__()
+        self._inside = inside
+
+    def __getitem__(self, key: Any) -> Any:
+        if key in self:
+            return super().__getitem__(key)
+        return _not_known() if self._inside is None else self.setdefault(key, self._inside())
+
+    def __iter__(self) -> Iterator[Any]:
+        raise _not_known()
+
+    def __len__(self) -> int:
+        raise _not_known()
+
+
+def _not_known() -> CELEvalError:
+    return CELEvalError("it is not known yet", LookupError, None)
+
+
 @lru_cache(maxsize=4096)  # several expressions ask one device after the other
 def _variables(device: Selectable) -> dict[str, Any]:
-    attributes, capacity = _Domains(), _Domains()
+    attributes, capacity = (
+        _Open(_Open) if field in device.body.get(UNKNOWN, ()) else _Domains() for field in ("attributes", "capacity")
+    )
     for name, value in device.body.get("attributes", {}).items():
         _put(attributes, device.driver, name, _attribute(name, value))
     for name, value in device.body.get("capacity", {}).items():
@@ -90,9 +185,11 @@ def _variables(device: Selectable) -> dict[str, Any]:
     }
 
 
-def _put(domains: _Domains, driver: str, name: str, value: Any) -> None:
+def _put(domains: MapType, driver: str, name: str, value: Any) -> None:
     domain, _, own = name.rpartition("/")
-    inside: Any = domains.setdefault(StringType(domain or driver), MapType())
+    inside: Any = domains.setdefault(
+        StringType(domain or driver), type(domains)() if isinstance(domains, _Open) else MapType()
+    )
     inside[StringType(own)] = value
 
 
@@ -170,6 +267,22 @@ def _put_in(tree: Any, name: str, bound: Any) -> None:
         _put_in(child, name, bound)
 
 
+def _without_has(tree: Any) -> None:
+    """`has(a.b)` as the call `a.present("b")`: the library takes any error for a no."""
+    for child in _trees(tree):
+        _without_has(child)
+    match tree.data, tree.children:
+        case "ident_arg", ["has", arguments]:
+            (field,) = arguments.children
+            if field.data == "member_dot":
+                inside, name = field.children
+                text = type(tree)("literal", [type(name)("STRING_LIT", f'"{name}"')])
+                call = type(tree)(
+                    "member_dot_arg", [inside, type(name)("IDENT", "present"), type(tree)("exprlist", [text])]
+                )
+                tree.data, tree.children = "paren_expr", [call]
+
+
 _LEVELS: Final = {
     "expr",
     "conditionalor",
@@ -216,13 +329,24 @@ class _Optional(MapType):
         return _Optional(*(value for inner in self.values_of_it for value in _optionally(inner, key).values_of_it))
 
 
-def _optionally(container: Any, key: Any) -> _Optional:
+def _optionally(container: Any, key: Any) -> Any:
     if isinstance(container, _Optional):
         return container[key]
     try:
-        return _Optional(container[key])
+        found = container[key]
     except (KeyError, IndexError):
         return _Optional()
+    return found if isinstance(found, CELEvalError) else _Optional(found)
+
+
+def _is_in(item: Any, container: Any) -> Any:
+    """Whether it is one of the members of a list, or of the keys of a map."""
+    for value in (item, container):
+        if isinstance(value, CELEvalError):
+            return value
+    if isinstance(container, _Open):
+        return BoolType(True) if item in container else _not_known()
+    return BoolType(any(_equal(item, each) for each in container))
 
 
 def _value(optional: _Optional) -> Any:
@@ -291,7 +415,8 @@ _FUNCTIONS: Final[Mapping[str, Any]] = {
     **QUANTITIES,
     "_==_": _error_or(_equal),
     "_!=_": _error_or(lambda a, b: not _equal(a, b)),
-    "_in_": _error_or(lambda item, container: any(_equal(item, each) for each in container)),
+    "_in_": _is_in,
+    "present": lambda container, key: _is_in(key, container),
     "_<_": _ordered(operator.lt),
     "_<=_": _ordered(operator.le),
     "_>_": _ordered(operator.gt),

@@ -180,5 +180,13 @@ class Held:
                     total[name] = total.get(name, 0) + amount_of(str(value))
         return cls(frozenset(alone), shared)
 
+    def and_also(self, alone: Iterable[DeviceId], shares: Iterable[tuple[DeviceId, Consumed]]) -> Held:
+        """What is held once these are too."""
+        shared = dict(self.shared)
+        for device, consumed in shares:
+            before = shared.get(device, {})
+            shared[device] = {name: before.get(name, 0) + consumed.get(name, 0) for name in {*before, *consumed}}
+        return Held(self.alone.union(alone), shared)
+
     def __contains__(self, device: DeviceId) -> bool:
         return device in self.alone or device in self.shared

@@ -12,7 +12,7 @@ from typing import Final
 from gpupartition.domain.allocator.claims import Claim, Request
 from gpupartition.domain.allocator.places import Node
 from gpupartition.domain.allocator.pools import Device, Features, Pool
-from gpupartition.domain.allocator.selectors import selects
+from gpupartition.domain.allocator.selectors import Unknown, selects
 from gpupartition.domain.allocator.shares import Consumed, Unrepresentable, takes
 
 RESULTS_MAX: Final = 32
@@ -94,7 +94,7 @@ class Wants:
                 yield device
 
     def selects(self, wanted: Wanted, device: Device) -> bool:
-        """Whether it is one of those that are asked for, whoever has it. Raises GivenUp."""
+        """Whether it is one of those that are asked for, whoever has it. Raises GivenUp and Unknown."""
         if not self.features.binding_conditions and device.body.get("bindingConditions"):
             return False
         try:
@@ -104,8 +104,10 @@ class Wants:
         return chosen and (not device.placed_alone or device.place.reaches(self.node))
 
     def takes(self, wanted: Wanted, device: Device, others: Sequence[Consumed]) -> Consumed | None:
-        """What it takes of the device beside others, or None when there is not so much of it. Raises GivenUp."""
+        """What it takes of the device beside others, or None when there is not so much of it. Raises GivenUp and Unknown."""
         asked = wanted.request.capacity or {}
+        if "capacity" in device.unknown and not asked.keys() <= device.capacity.keys():
+            raise Unknown(f"{wanted.at}: it is not known how much device {device.id[2]} has of what it asks for")
         if not self.features.consumable_capacity or not (asked or others or device.shared):
             return {}  # all of it, which is there
         try:
