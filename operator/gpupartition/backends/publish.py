@@ -16,12 +16,16 @@ from pydantic import TypeAdapter
 from gpupartition.api.v1alpha1 import Assigned, DriverSpec, GpuGroup, Layout, PolicySpec, PublishSpec
 from gpupartition.backends import slices
 from gpupartition.backends.slices import Target
-from gpupartition.domain import fingerprint, gpus
+from gpupartition.domain import fingerprint
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused, Turn
 from gpupartition.domain.effects import Effect
 from gpupartition.domain.entries import Document
-from gpupartition.domain.layout import compile_pool
+from gpupartition.domain.inventory import groups_on, numbered
+from gpupartition.domain.layout import compile_pool, product_of
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.products import unmatched
+from gpupartition.domain.tabled import Tables, disturbed
+from gpupartition.tables import amd, mig
 
 MAX_POOL_NAME: Final = 253
 
@@ -75,7 +79,7 @@ class Publish:
         inventory = _spec(driver).inventory
         if inventory.node_labels is None:
             try:
-                gpus.numbered(inventory.gpus)
+                numbered(inventory.gpus, _tables())
             except Refused as refused:
                 problems += refused.problems
         return problems
@@ -102,12 +106,7 @@ class Publish:
                     fix="use a shorter driverName",
                 )
             )
-        groups = gpus.groups_on(_spec(driver).inventory, node)
-        config = _config(_compiled(_text(_GROUPS, groups), _text(_LAYOUTS, policy.layouts)))
-        products = frozenset(gpus.plain_product(group.product) for group in groups)
-        named = (name for layout in policy.layouts for name in layout.match.products)
-        strangers = frozenset(name for name in named if gpus.plain_product(name) not in products)
-        return replace(config, products=products, unmatched=strangers)
+        return _compiled(_text(_GROUPS, groups_on(_spec(driver).inventory, node)), _text(_LAYOUTS, policy.layouts))
 
     def way_back(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Config:  # noqa: ARG002
         """The pool as it is, whoever wrote it. A pool that the scheduler cannot use says nothing about what should be there."""
@@ -140,7 +139,7 @@ class Publish:
 
     def disturbs(self, now: Pool, then: Pool) -> frozenset[str]:
         """Devices that vanish or become something else; whoever holds another one notices nothing."""
-        return now.vanishing(then)
+        return disturbed(now, then)
 
     def assign(self, driver: DriverSpec, facts: NodeFacts, to: Assigned, step: str, generation: int) -> Effect | None:
         """The anchor with the step, then the other slices, then away with what is left over. A cancelled step writes nothing."""
@@ -196,7 +195,17 @@ def _text(adapter: TypeAdapter[Any], models: Sequence[Any]) -> str:
     return adapter.dump_json(models, by_alias=True).decode()
 
 
+def _tables() -> Tables:
+    return Tables(mig=mig.builtin(), amd=amd.builtin())
+
+
 # Thousands of nodes have few kinds of GPUs, and some layouts are costly to compile. The models are not hashable, their text is.
 @lru_cache(maxsize=256)
-def _compiled(groups: str, layouts: str) -> Pool:
-    return compile_pool(gpus.numbered(_GROUPS.validate_json(groups)), _LAYOUTS.validate_json(layouts))
+def _compiled(groups: str, layouts: str) -> Config:
+    gpus, wanted = numbered(_GROUPS.validate_json(groups), _tables()), _LAYOUTS.validate_json(layouts)
+    products = {product_of(gpu) for gpu in gpus}
+    return replace(
+        _config(compile_pool(gpus, wanted)),
+        products=frozenset(map(str, products)),
+        unmatched=unmatched(wanted, products),
+    )

@@ -6,15 +6,19 @@ the one that strands least.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from fractions import Fraction
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from math import lcm
+from typing import Any, Final
 
 from gpupartition.domain.gpus import Gpu, Partition
 from gpupartition.domain.pool import Amounts
 
 FULL: Final = "full"
+MAX_TRIES: Final = (
+    20_000  # states that a search for places looks at: a second's work, where hardware needs some hundred
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,16 +29,30 @@ class Piece:
     profile: str
     capacity: Amounts
     costs: Amounts
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A partition at one of its placements."""
+
+    partition: Partition
+    number: int
+
+    @property
+    def costs(self) -> Amounts:
+        """What it takes there."""
+        return self.partition.placements[self.number]
 
 
 def whole(gpu: Gpu) -> Piece:
     """The GPU in one piece. It draws on all counters too, so that it can stay allocated while the GPU's layout changes around it."""
-    return Piece(name=FULL, profile=FULL, capacity={"memory": gpu.memory}, costs=gpu.counters)
+    return _piece(Placed(partition=gpu.whole, number=0), gpu.whole.name)
 
 
 def equal_parts(gpu: Gpu, parts: int) -> list[Piece]:
     """The GPU in equal parts; what does not divide is left over."""
-    share = {name: amount // parts for name, amount in gpu.counters.items()}
+    share = {name: amount // parts for name, amount in gpu.divided.items()}
     return [
         Piece(name=f"{number}of{parts}", profile=f"1of{parts}", capacity={"memory": gpu.memory // parts}, costs=share)
         for number in range(1, parts + 1)
@@ -42,55 +60,88 @@ def equal_parts(gpu: Gpu, parts: int) -> list[Piece]:
 
 
 def most_parts(gpu: Gpu) -> int:
-    """Into how many equal parts the GPU can be cut so that each still takes something from every counter."""
-    return min([gpu.memory, *gpu.counters.values()])
+    """Into how many equal parts the GPU can be cut so that each still takes something from every counter that is divided."""
+    return min([gpu.memory, *gpu.divided.values()])
 
 
-def choices(gpu: Gpu, partitions: Sequence[Partition]) -> list[Piece]:
-    """Every placement of these profiles, in the order of search."""
-    placed = [
-        _Placed(partition=partition, number=number, costs=costs, share=_share(gpu, costs))
-        for partition in partitions
-        for number, costs in enumerate(partition.placements)
-    ]
-    largest = {p.name: max(_share(gpu, costs) for costs in p.placements) for p in partitions}
-    place = {p.name: number for number, p in enumerate(partitions)}
+def everywhere(partitions: Iterable[Partition]) -> list[Placed]:
+    """Every placement of these profiles."""
+    return [Placed(partition=each, number=number) for each in partitions for number in each.placements]
 
-    def order(piece: _Placed) -> tuple[Fraction, int, Fraction, int]:
-        name = piece.partition.name
-        return largest[name], place[name], _strands(gpu, piece, placed), piece.number
+
+def in_order(gpu: Gpu, placed: Sequence[Placed]) -> list[Piece]:
+    """These devices in the order of search."""
+    unit = lcm(*filter(None, gpu.counters.values()))
+    weight = {name: unit // amount for name, amount in gpu.counters.items() if amount}
+
+    def share(costs: Amounts) -> int:
+        """How much of the GPU that is, over all its counters, in some unit."""
+        return sum(cost * weight[name] for name, cost in costs.items() if cost)
+
+    shares = [share(each.costs) for each in placed]
+    names = list(dict.fromkeys(each.partition.name for each in placed))
+    largest = {each.partition.name: max(map(share, each.partition.placements.values())) for each in placed}
+
+    def strands(one: Placed) -> int:
+        """How much of what else is offered is lost while this piece is in use."""
+        lost = zip(placed, shares, strict=True)
+        return sum(size for other, size in lost if other is not one and not _fit(gpu, one.costs, other.costs))
+
+    def order(one: Placed) -> tuple[int, int, int, int]:
+        name = one.partition.name
+        return largest[name], names.index(name), strands(one), one.number
 
     return [
-        Piece(
-            name=f"{slug(piece.partition.name)}-{piece.number}",
-            profile=piece.partition.name,
-            capacity=piece.partition.capacity,
-            costs=piece.costs,
-        )
-        for piece in sorted(placed, key=order)
+        _piece(each, f"{each.partition.label or slug(each.partition.name)}-{each.number}")
+        for each in sorted(placed, key=order)
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Placed:
-    partition: Partition
-    number: int
-    costs: Amounts
-    share: Fraction
+def place(gpu: Gpu, counts: Mapping[str, int]) -> list[Placed] | None:
+    """A placement for each of so many partitions, by name, so that the counters suffice; None when none was found.
+
+    It looks at all ways, but for inventories that no hardware has: there it gives up.
+    """
+    todo = [gpu.partitions[name] for name, count in counts.items() for _ in range(count)]
+    left, found = dict(gpu.counters), list[Placed]()
+    dead: set[tuple[int, int, tuple[int, ...]]] = set()
+
+    def search(k: int, begin: int) -> bool:
+        """Whether there is room from the k-th partition on, where its first `begin` placements were tried for an equal one before it."""
+        state = k, begin, tuple(left.values())
+        if k == len(todo):
+            return True
+        if state in dead or len(dead) >= MAX_TRIES:
+            return False
+        for place, (number, costs) in islice(enumerate(todo[k].placements.items()), begin, None):
+            if all(left[name] >= cost for name, cost in costs.items()):
+                for name, cost in costs.items():
+                    left[name] -= cost
+                found.append(Placed(partition=todo[k], number=number))
+                if search(k + 1, place + 1 if todo[k + 1 : k + 2] == todo[k : k + 1] else 0):
+                    return True
+                found.pop()
+                for name, cost in costs.items():
+                    left[name] += cost
+        dead.add(state)
+        return False
+
+    return found if search(0, 0) else None
 
 
-def _share(gpu: Gpu, costs: Amounts) -> Fraction:
-    """How much of the GPU it takes, over all its counters: between 0 and 1."""
-    return sum((Fraction(cost, gpu.counters[name]) for name, cost in costs.items()), Fraction()) / len(gpu.counters)
+def _piece(placed: Placed, name: str) -> Piece:
+    partition = placed.partition
+    return Piece(
+        name=name,
+        profile=partition.name,
+        capacity=partition.capacity,
+        costs=placed.costs,
+        attributes=partition.attributes,
+    )
 
 
-def _strands(gpu: Gpu, piece: _Placed, others: Sequence[_Placed]) -> Fraction:
-    """How much of what else the GPU offers is lost while this piece is in use."""
-    return sum((other.share for other in others if other is not piece and not _fit(gpu, piece, other)), Fraction())
-
-
-def _fit(gpu: Gpu, one: _Placed, other: _Placed) -> bool:
-    return all(cost + other.costs.get(name, 0) <= gpu.counters[name] for name, cost in one.costs.items())
+def _fit(gpu: Gpu, one: Amounts, other: Amounts) -> bool:
+    return all(cost + other.get(name, 0) <= gpu.counters[name] for name, cost in one.items())
 
 
 _ESCAPES: Final = {".": "", "+": "plus", "-": "minus"}

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from gpupartition.api.v1alpha1 import Layout, LayoutType, Match, Sharing, SharingCapacity, SharingMode
-from gpupartition.domain import counters, quantity
+from gpupartition.api.v1alpha1 import Layout, Sharing, SharingCapacity, SharingMode
+from gpupartition.domain import quantity
 from gpupartition.domain.backend import Problem, Refused
 from gpupartition.domain.counters import Piece
-from gpupartition.domain.gpus import Gpu, plain_product
+from gpupartition.domain.cuts import cut
+from gpupartition.domain.gpus import Gpu
 from gpupartition.domain.pool import Device, Pool
+from gpupartition.domain.products import Product, means
+from gpupartition.domain.tabled import memory_mode
 
-MAX_PIECES: Final = 256  # devices of one GPU; hardware knows some 20, and the order of search compares each with each
 MAX_NAME: Final = 63  # a device's name is a DNS label
 MAX_RECORD: Final = 262_144  # characters of a pool in a node's record
 
@@ -21,39 +23,32 @@ def compile_pool(gpus: Sequence[Gpu], layouts: Sequence[Layout]) -> Pool:
     """The pool of these GPUs: one counter set and some devices for each, in the order of their numbers. Raises Refused with all problems."""
     problems: list[Problem] = []
     devices: list[Device] = []
+    pieces: dict[tuple[int, int], Sequence[Piece]] = {}  # equal GPUs of one layout are cut alike
     for gpu in gpus:
-        number = next((n for n, layout in enumerate(layouts) if matches(layout.match, gpu)), None)
+        number = next((n for n, layout in enumerate(layouts) if means(layout.match, product_of(gpu), gpu.index)), None)
         if number is None:
             problems.append(_unmatched(gpu))
             continue
         at, layout = f"spec.layouts[{number}]", layouts[number]
-        found = list(_problems(gpu, layout, at))
-        problems += found
-        if not found:
-            pieces = _pieces(gpu, layout)
-            problems += _piece_problems(gpu, layout, pieces, at)
-            devices += [_device(gpu, piece, layout.sharing) for piece in pieces if not problems]
+        if (number, gpu.group) not in pieces:
+            try:
+                pieces[number, gpu.group] = cut(gpu, layout, at)
+                problems += _sharing_problems(pieces[number, gpu.group], layout.sharing, f"{at}.sharing")
+            except Refused as refused:
+                problems += refused.problems
+                pieces[number, gpu.group] = ()
+        if not problems:
+            devices += [_device(gpu, piece, layout.sharing) for piece in pieces[number, gpu.group]]
     pool = Pool(devices=tuple(devices), counters={counter_set(gpu): gpu.counters for gpu in gpus})
-    if not problems and len(pool.to_json()) > MAX_RECORD:
-        problems.append(
-            Problem(
-                reason="TooManyDevices",
-                at="spec.layouts",
-                why=f"a node would publish {len(devices)} devices, more than its record can hold",
-                fix="offer fewer profiles or fewer parts",
-            )
-        )
+    problems += [] if problems else _pool_problems(pool)
     if problems:
         raise Refused(*_once(problems))
     return pool
 
 
-def matches(match: Match, gpu: Gpu) -> bool:
-    """Whether a layout is for this GPU: all, or both lists hold (an empty list restricts nothing)."""
-    if match.all:
-        return True
-    products = {plain_product(p) for p in match.products}
-    return (not products or gpu.product in products) and (not match.indexes or gpu.index in match.indexes)
+def product_of(gpu: Gpu) -> Product:
+    """What the GPU is called, by what it is sold as and by the model that a table knows."""
+    return Product(gpu.product, gpu.model.name if gpu.model is not None else "")
 
 
 def counter_set(gpu: Gpu) -> str:
@@ -61,21 +56,10 @@ def counter_set(gpu: Gpu) -> str:
     return f"gpu-{gpu.index}"
 
 
-def _pieces(gpu: Gpu, layout: Layout) -> list[Piece]:
-    if layout.equal is not None:
-        cut, offer_whole = counters.equal_parts(gpu, layout.equal.parts), layout.equal.offer_whole
-    elif layout.choices is not None:
-        wanted = [gpu.partitions[name] for name in layout.choices.profiles]
-        cut, offer_whole = counters.choices(gpu, wanted), layout.choices.offer_whole
-    else:
-        cut, offer_whole = [], True
-    return [*cut, counters.whole(gpu)] if offer_whole else cut
-
-
 def _device(gpu: Gpu, piece: Piece, sharing: Sharing) -> Device:
     shared = sharing.mode is SharingMode.SHARED
     return Device(
-        name=_name(gpu, piece),
+        name=f"gpu-{gpu.index}-{piece.name}",
         capacity=piece.capacity,
         costs={counter_set(gpu): piece.costs},
         shared=shared,
@@ -83,15 +67,13 @@ def _device(gpu: Gpu, piece: Piece, sharing: Sharing) -> Device:
             "index": {"int": gpu.index},
             "productName": {"string": gpu.product},
             "profile": {"string": piece.profile},
+            **gpu.attributes,
+            **piece.attributes,
         },
         request_policy={
             name: _policy(asked) for name, asked in sharing.capacity.items() if shared and name in piece.capacity
         },
     )
-
-
-def _name(gpu: Gpu, piece: Piece) -> str:
-    return f"gpu-{gpu.index}-{piece.name}"
 
 
 def _policy(asked: SharingCapacity) -> dict[str, Any]:
@@ -126,64 +108,42 @@ def _unmatched(gpu: Gpu) -> Problem:
     )
 
 
-def _problems(gpu: Gpu, layout: Layout, at: str) -> Iterator[Problem]:
-    """What is wrong before the GPU is cut."""
-    if layout.type in (LayoutType.PROFILES, LayoutType.MODE, LayoutType.KEEP):
+def _pool_problems(pool: Pool) -> Iterator[Problem]:
+    """What is wrong with the pool as a whole."""
+    too_long = next((d for d in pool.devices if len(d.name) > MAX_NAME), None)
+    if too_long is not None:
+        profile = too_long.attributes["profile"]["string"]
         yield Problem(
-            reason="LayoutTypeUnsupported",
-            at=f"{at}.type",
-            why=f"this driver does not publish {layout.type}",
-            fix="use Choices, which offers every placement of some profiles, or Whole, or Equal",
+            reason="ProfileNameTooLong",
+            at="spec.layouts",
+            why=f"the device {too_long.name} would have a name of more than {MAX_NAME} characters",
+            fix=f"rename the profile {profile} in the driver's inventory: lower-case letters and digits take one character each",
         )
-    if layout.equal is not None and layout.equal.parts > counters.most_parts(gpu):
-        most = counters.most_parts(gpu)
+    modes = {mode: device.name for device in reversed(pool.devices) if (mode := memory_mode(device))}
+    if len(modes) > 1:
+        needs = " and ".join(f"{device} needs {mode}" for mode, device in sorted(modes.items()))
         yield Problem(
-            reason="TooManyParts",
-            at=f"{at}.equal.parts",
-            why=f"a counter of GPU {gpu.index} ({gpu.product}) is {most}, and {layout.equal.parts} parts would take nothing from it",
-            fix=f"use at most {most} parts" if most > 1 else "use type Whole",
+            reason="MemoryModesDiffer",
+            at="spec.layouts",
+            why=f"{needs}, and a node has one memory mode",
+            fix="use one for all its GPUs; a GPU in one piece is in NPS1, so beside other modes write offerWhole: false",
         )
-    if layout.choices is not None:
-        yield from _choice_problems(gpu, layout.choices.profiles, f"{at}.choices.profiles")
-
-
-def _choice_problems(gpu: Gpu, profiles: Sequence[str], at: str) -> Iterator[Problem]:
-    known = sorted(gpu.partitions)
-    for number, profile in enumerate(profiles):
-        if profile not in gpu.partitions:
-            yield Problem(
-                reason="UnknownProfile",
-                at=f"{at}[{number}]",
-                why=f"the inventory has no profile {profile} for {gpu.product} (GPU {gpu.index})",
-                fix=f"use one of {', '.join(known)}"
-                if known
-                else "add profiles to the driver's spec.publish.inventory.gpus",
-            )
-    pieces = sum(len(gpu.partitions[p].placements) for p in profiles if p in gpu.partitions)
-    if pieces > MAX_PIECES:
+    if len(pool.to_json()) > MAX_RECORD:
         yield Problem(
             reason="TooManyDevices",
-            at=at,
-            why=f"{pieces} placements on one GPU are more than {MAX_PIECES}",
-            fix="offer fewer profiles",
+            at="spec.layouts",
+            why=f"a node would publish {len(pool.devices)} devices, more than its record can hold",
+            fix="offer fewer profiles or fewer parts",
         )
 
 
-def _piece_problems(gpu: Gpu, layout: Layout, pieces: Iterable[Piece], at: str) -> Iterator[Problem]:
+def _sharing_problems(pieces: Iterable[Piece], sharing: Sharing, at: str) -> Iterator[Problem]:
     for piece in {p.profile: p for p in pieces}.values():
-        if len(_name(gpu, piece)) > MAX_NAME:
-            yield Problem(
-                reason="ProfileNameTooLong",
-                at=f"{at}.choices.profiles",
-                why=f"the device {_name(gpu, piece)} would have a name of more than {MAX_NAME} characters",
-                fix=f"rename the profile {piece.profile} in the driver's inventory: lower-case letters and digits take one character each",
-            )
-        if layout.sharing.mode is SharingMode.SHARED:
-            for name, asked in layout.sharing.capacity.items():
-                yield from _sharing_problems(piece, name, asked, f"{at}.sharing.capacity[{name}]")
+        for name, asked in sharing.capacity.items() if sharing.mode is SharingMode.SHARED else ():
+            yield from _capacity_problems(piece, name, asked, f"{at}.capacity[{name}]")
 
 
-def _sharing_problems(piece: Piece, name: str, asked: SharingCapacity, at: str) -> Iterator[Problem]:
+def _capacity_problems(piece: Piece, name: str, asked: SharingCapacity, at: str) -> Iterator[Problem]:
     """The API's rules for a request policy (pkg/apis/resource/validation, 1.35 to 1.37), for devices of one profile."""
 
     def problem(field: str, why: str, fix: str) -> Problem:
