@@ -87,10 +87,16 @@ def test_a_node_whose_driver_publishes_nothing_is_told() -> None:
     assert found(fleet).left_out == {"node-1": "it publishes nothing"}
 
 
-def test_what_a_node_publishes_by_another_config_than_its_driver_was_told_is_not_adopted() -> None:
+def test_a_node_that_has_its_layout_from_another_config_is_only_observed_and_that_is_said() -> None:
     fleet = Fleet(2)
     fleet.publish("node-1", parts=2)
-    assert "from another config" in found(fleet).left_out["node-1"]
+    adoption = found(fleet)
+    (halves,) = [each for each in adoption.policies if each.nodes == ("node-1",)]
+    assert (halves.body["spec"]["mode"], adoption.left_out) == ("Observe", {})
+    assert [line.partition(", which")[0] for line in adopt.told(adoption)] == [
+        "only observed: node-1: nothing is assigned to them"
+    ]
+    assert "# only observed: nothing is assigned to them" in adopt.as_yaml(adoption)
 
 
 def test_devices_of_a_driver_that_nobody_knows_are_told_and_known_to_be_no_gpus_are_not() -> None:
@@ -130,9 +136,15 @@ def test_an_installation_that_the_operator_would_refuse_is_told_with_what_to_do(
 
 def test_nodes_are_selected_by_a_label_that_somebody_names() -> None:
     fleet = Fleet(2)
-    assert "selected by name; --label pool or --label type would select them too" in adopt.as_yaml(found(fleet))
+    assert "selected by name; --by-label pool or --by-label type would select them too" in adopt.as_yaml(found(fleet))
     (only,) = found(fleet, "pool").policies
     assert only.body["spec"]["nodeSelector"] == {"matchLabels": {"pool": "gpu"}}
+
+
+def test_who_keeps_a_config_map_is_told_before_it_is_written_into() -> None:
+    adoption = replace(found(Fleet(1)), kept={"mig": "NVIDIA's GPU operator keeps it"})
+    assert list(adopt.told(adoption)) == ["beware: mig: NVIDIA's GPU operator keeps it"]
+    assert "# beware: mig: NVIDIA's GPU operator keeps it" in adopt.as_yaml(adoption)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\x85", "\u2028", "\u2029"])
@@ -155,7 +167,7 @@ def test_the_list_of_json_is_what_kubectl_takes() -> None:
 @pytest.mark.parametrize("label", ["nvidia.com/mig.config", "gpupartition.dev/layout", "not a label"])
 def test_a_label_that_a_policy_cannot_select_by_is_wrong_usage(label: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["adopt", "--label", label])
+        main(["adopt", "--by-label", label])
     assert ended.value.code == 2
     assert label in capsys.readouterr().err
 

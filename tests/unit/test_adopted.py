@@ -18,8 +18,18 @@ from tests.unit.worlds import HALVES, HALVES_RESTARTED, WHOLE, seen, world
 from gpupartition.api.v1alpha1 import DriverSpec, NodeStateStatus, PolicySpec
 from gpupartition.backends import BACKENDS
 from gpupartition.backends.adopted import layouts_of
-from gpupartition.backends.recognised import recognised
-from gpupartition.domain.adoption import HOSTNAME, LASTING, MAX_VALUES, Adopted, LeftOut, policies, unfit, why_not
+from gpupartition.backends.recognised import keeper, recognised
+from gpupartition.domain.adoption import (
+    HOSTNAME,
+    LASTING,
+    MAX_VALUES,
+    Adopted,
+    LeftOut,
+    policies,
+    touched,
+    unfit,
+    why_not,
+)
 from gpupartition.domain.backend import Cluster, NodeFacts, Observation
 from gpupartition.domain.guards import has_wanted
 from gpupartition.domain.pool import Pool
@@ -41,7 +51,8 @@ def adopted(driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> list[Word
     backend = BACKENDS[driver.type]
     seen, layouts = backend.observe(driver, facts, cluster), layouts_of(driver, facts, cluster)
     assert unfit(seen) == ""
-    assert why_not(backend.compile(driver, of(layouts), facts, cluster), seen) == ""
+    wanted = backend.compile(driver, of(layouts), facts, cluster)
+    assert why_not(wanted, seen) == touched(wanted, seen) == ""
     names = [each["name"] for each in layouts]
     assert sorted(set(names)) == sorted(names)
     return [{key: value for key, value in each.items() if key != "name"} for each in layouts]
@@ -127,7 +138,7 @@ HALF = Pool(devices=HALVES.pool.devices, problem="1 of 2 slices are there")
     ],
 )
 def test_what_is_adopted_here_is_what_the_operator_finds_done(seen_as: Observation) -> None:
-    why = unfit(seen_as) or why_not(HALVES, seen_as)
+    why = unfit(seen_as) or why_not(HALVES, seen_as) or touched(HALVES, seen_as)
     assert (not why) == has_wanted(NodeStateStatus(), world(observed=seen_as))
 
 
@@ -152,7 +163,9 @@ def test_a_driver_of_another_release_publishes_what_a_policy_says_and_would_be_r
     backend, driver = BACKENDS[example.driver().type], example.driver()
     layouts = layouts_of(driver, facts, moved_on)
     wanted = backend.compile(driver, of(layouts), facts, moved_on)
-    assert "restart the driver" in why_not(wanted, backend.observe(driver, facts, moved_on))
+    seen_as = backend.observe(driver, facts, moved_on)
+    assert why_not(wanted, seen_as) == ""
+    assert "the driver is restarted there" in touched(wanted, seen_as)
 
 
 @pytest.mark.parametrize(
@@ -184,6 +197,49 @@ def test_what_mig_manager_was_told_by_a_name_of_somebody_elses_is_said(
     devices = [nvidia.cut(number, nvidia.H100, *has) for number, has in enumerate(gpus)]
     facts = nvidia.facts(*devices, on=nvidia.node("by-hand"))
     assert adopted(nvidia.driver(), facts, mig_cluster(**{"by-hand": entries})) == said
+
+
+BY_HAND = [
+    ([["3g.40gb"] * 2] * 8, [{**ALL, **profiles(_3g_40gb=2)}]),
+    ([["7g.79gb"]], [{**ALL, **profiles(_7g_79gb=1)}]),
+    ([[], []], [{**ALL, "type": "Whole"}]),
+    (
+        [["1g.10gb"] * 7, []],
+        [
+            {"match": {"indexes": [0]}, **profiles(_1g_10gb=7)},
+            {"match": {"indexes": [1]}, "type": "Whole"},
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("gpus", "said"), BY_HAND, ids=["alike", "spelled", "whole", "by number"])
+def test_what_somebody_cut_without_a_word_to_mig_manager_is_said(gpus: list[list[str]], said: list[Words]) -> None:
+    devices = [nvidia.cut(number, nvidia.H100, *has) for number, has in enumerate(gpus)]
+    assert adopted(nvidia.driver(), nvidia.facts(*devices, on=nvidia.node(None, None)), mig_cluster()) == said
+
+
+def test_a_gpu_that_nobody_publishes_and_nobody_told_anything_of_is_kept() -> None:
+    two = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "2"}
+    facts = nvidia.facts(nvidia.cut(0, nvidia.H100, "7g.80gb"), on=nvidia.node(None, None, labels=two))
+    assert adopted(nvidia.driver(), facts, mig_cluster()) == [
+        {"match": {"indexes": [0]}, **profiles(_7g_80gb=1)},
+        {"match": {"indexes": [1]}, "type": "Keep"},
+    ]
+
+
+@pytest.mark.parametrize("state", ["success", None])
+def test_what_was_cut_behind_the_back_of_the_label_is_said_and_would_be_assigned(state: str | None) -> None:
+    facts = nvidia.facts(nvidia.cut(0, nvidia.H100, "7g.80gb"), on=nvidia.node("all-disabled", state))
+    driver, cluster, backend = nvidia.driver(), mig_cluster(), BACKENDS[nvidia.driver().type]
+    layouts = layouts_of(driver, facts, cluster)
+    wanted, seen_as = backend.compile(driver, of(layouts), facts, cluster), backend.observe(driver, facts, cluster)
+    assert layouts == [{"name": "1x7g-80gb", **ALL, **profiles(_7g_80gb=1)}]
+    assert why_not(wanted, seen_as) == ""
+    assert (
+        f"all-disabled is assigned to them, which says something else than what they publish: to enforce this, {wanted.assignment}"
+        in (touched(wanted, seen_as))
+    )
 
 
 def test_gpus_of_two_products_are_said_by_product() -> None:
@@ -225,8 +281,25 @@ def test_modes_that_were_set_by_a_name_of_somebody_elses_are_said(modes: list[st
     assert adopted(amd.driver(), facts, amd_cluster(**{"by-hand": {"profiles": told}})) == said
 
 
-def test_amds_gpus_that_nobody_ever_told_anything_are_whole() -> None:
-    assert adopted(amd.driver(), amd.facts(*amd.EIGHT), amd.installed()) == [{**ALL, "type": "Whole"}]
+@pytest.mark.parametrize(
+    ("modes", "said"),
+    [
+        ("spx_nps1", {"type": "Whole"}),
+        ("cpx_nps4", {"type": "Mode", "mode": {"compute": "CPX", "memory": "NPS4"}}),
+    ],
+)
+def test_what_somebody_did_to_amds_gpus_without_a_word_to_anybody_is_said(modes: str, said: Words) -> None:
+    facts = amd.facts(*(amd.gpu(number, modes) for number in range(8)))
+    assert adopted(amd.driver(), facts, amd.installed()) == [{**ALL, **said}]
+
+
+def test_gpus_of_a_model_of_ones_own_are_said_by_it() -> None:
+    table = {"gpus": [{"name": "MI999X", "partitions": {"SPX": 1, "CPX": 2}, "validated": ["SPX/NPS1", "CPX/NPS1"]}]}
+    meta = {"namespace": "kube-amd-gpu", "name": "own", "uid": "u", "resourceVersion": "1"}
+    own = amd.gpu(0, "cpx_nps1", "AMD_Instinct_MI999X_OAM", count=2), amd.gpu(1, "spx_nps1", "MI999X")
+    cluster = amd.installed({"metadata": meta, "data": {"table.json": json.dumps(table)}})
+    found = adopted(amd.driver(tables={"name": "own"}), amd.facts(*own), cluster)
+    assert [each["match"] for each in found] == [{"indexes": [0]}, {"indexes": [1]}], "both are called MI999X"
 
 
 SHARING = {"mode": "Shared", "capacity": {"memory": {"default": "1Gi", "min": "1Gi", "max": "8Gi", "step": "1Gi"}}}
@@ -306,6 +379,25 @@ def test_of_the_example_driver_only_what_somebody_installed_under_that_name_is_a
         recognised("gpu.other.com", [*cluster.daemon_sets])
 
 
+@pytest.mark.parametrize(
+    ("name", "meta", "by"),
+    [
+        ("default-mig-parted-config", {}, "NVIDIA's GPU operator"),
+        ("default-dcm-config", None, "AMD's GPU operator"),
+        (
+            "mine",
+            {"ownerReferences": [{"kind": "ClusterPolicy", "name": "cluster-policy"}]},
+            "ClusterPolicy cluster-policy",
+        ),
+        ("mine", {"annotations": {"meta.helm.sh/release-name": "dcm"}}, "Helm release dcm"),
+        ("mine", {"annotations": {}}, ""),
+        ("mine", None, ""),
+    ],
+)
+def test_a_config_map_that_somebody_else_keeps_is_known(name: str, meta: Words | None, by: str) -> None:
+    assert keeper(name, {"metadata": meta} if meta is not None else None) == by
+
+
 # ----------------------------------------------------------------------------------------------------------------------- selectors
 
 TYPE = "node.kubernetes.io/instance-type"
@@ -353,6 +445,14 @@ def test_more_nodes_than_a_requirement_holds_get_several_policies() -> None:
 
 def test_a_node_that_nothing_tells_from_another_is_left() -> None:
     assert selectors({"n1": {HOSTNAME: "x"}, "n2": {HOSTNAME: "x"}}, "n1") == [["n1"]]
+
+
+def test_nodes_that_enforcing_would_touch_are_only_observed_apart_from_the_others() -> None:
+    labels = {name: {HOSTNAME: name} for name in ("n1", "n2", "n3")}
+    mine = [Adopted("n1", "d", UNCUT), Adopted("n2", "d", UNCUT, "it is restarted"), Adopted("n3", "d", UNCUT)]
+    found, _ = policies(mine, labels)
+    told = [(policy.nodes, policy.body["spec"].get("mode"), policy.touched) for policy in found]
+    assert told == [(("n1", "n3"), None, ""), (("n2",), "Observe", "it is restarted")]
 
 
 def test_policies_are_named_after_driver_and_layouts_and_never_like_one_that_there_is() -> None:

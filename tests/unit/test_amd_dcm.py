@@ -620,11 +620,33 @@ def test_a_node_without_an_assignment_waits_for_nobody() -> None:
     assert (seen.acknowledged, seen.ready, seen.assignment) == (True, True, None)
 
 
-def test_a_node_without_an_assignment_runs_what_it_has_while_its_gpus_are_whole() -> None:
+def test_a_node_that_was_never_assigned_anything_runs_what_somebody_set_by_hand() -> None:
     whole = compiled({"match": {"all": True}, "type": "Whole"}, on=facts(*EIGHT))
+    eighths = [gpu(number, "cpx_nps1") for number in range(8)]
     assert observed(facts(*EIGHT)).running == whole.fingerprint, "such a node is adopted without a write"
-    assert observed(facts(*EIGHT[:7], gpu(7, "cpx_nps1"))).running == "", "that would not outlive a reboot"
+    assert observed(facts(*eighths)).running == compiled(CPX, on=facts(*EIGHT)).fingerprint
     assert observed(facts()).running == ""
+
+
+def test_a_node_that_lost_its_assignment_runs_what_it_has_only_while_its_gpus_are_whole() -> None:
+    lost = node(step="s")
+    assert observed(facts(*EIGHT, on=lost)).running
+    assert observed(facts(*EIGHT[:7], gpu(7, "cpx_nps1"), on=lost)).running == "", "that would not outlive a reboot"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"profiles": [{"computePartition": "CPX", "memoryPartition": "NPS1"}]},
+        {"skippedGPUs": {"ids": []}, "profiles": [item("CPX", "NPS1", 5), item("CPX", "NPS1", 3)]},
+    ],
+    ids=["all that are left", "in two halves"],
+)
+def test_a_profile_of_somebody_elses_runs_what_it_means_however_it_says_so(words: Any) -> None:
+    there = facts(*(gpu(number, "cpx_nps1") for number in range(8)), on=node("theirs", "success"))
+    wanted = compiled(CPX, on=facts(*EIGHT)).fingerprint
+    assert observed(there, theirs(theirs=words)).running == wanted
+    assert way_back(there, theirs(theirs=words)).fingerprint == wanted
 
 
 def test_a_plugin_that_is_not_ready_makes_the_node_wait() -> None:

@@ -96,6 +96,7 @@ UNSEEN: Final = "the pod that carries out the assignment has not seen its config
 SEEN: Final = "a new pod has seen the config, and is told again"
 SLOW_QUIESCE: Final = "the quiesce was not confirmed in time"
 BACK: Final = "the node is back and publishes what it did"
+BY_HAND: Final = "the node came back without what was cut by hand, and is to get it as any other node"
 GIVEN_UP: Final = next(way.note for way in PHASES[Phase.FAILED].exits if way.reason == "Abandoned")
 SLOW_HOLDERS: Final = "holders did not end in time"
 
@@ -219,6 +220,10 @@ CASES: Final[Mapping[tuple[Phase, str], Case]] = {
     (Phase.VERIFYING, "the node did not come back with what it published"): (
         lost(Phase.VERIFYING),
         world(after=LIMITS.verifying, observed=seen(HALVES, pool=Pool())),
+    ),
+    (Phase.VERIFYING, BY_HAND): (
+        record(Phase.VERIFYING, target=WHOLE, previous=WHOLE, recovering=True, step=FORMER_STEP),
+        world(after=LIMITS.verifying, wanted=WHOLE, observed=seen(WHOLE, pool=cut(2))),
     ),
     (Phase.VERIFYING, "GPUs are missing, and the others publish exactly what is wanted"): (
         record(Phase.VERIFYING, target=EIGHT),

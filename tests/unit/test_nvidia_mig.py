@@ -548,6 +548,45 @@ def test_a_label_of_the_gpu_operator_itself_runs_what_whole_is() -> None:
     assert observed(facts(*EIGHT)).running == wanted.fingerprint
 
 
+H100_IDS = ["0x233010DE", "0x233110DE", "0x232210DE", "0x232410DE"]
+SEVEN = {"mig-enabled": True, "mig-devices": {"1g.10gb": 7}}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [{"devices": "all", **SEVEN}],
+        [{"devices": [1, 0], **SEVEN}],
+        [{"devices": [1], **SEVEN}, {"devices": [0], **SEVEN}],
+        [
+            {"device-filter": ["0x20B710DE"], "devices": "all", "mig-enabled": True, "mig-devices": {"1g.6gb": 4}},
+            {"device-filter": H100_IDS, "devices": "all", **SEVEN},
+        ],
+    ],
+    ids=["for all", "by number", "each for itself", "by PCI ID, beside other models"],
+)
+def test_an_entry_of_somebody_elses_runs_what_it_means_however_it_says_so(words: Any) -> None:
+    theirs = {"data": {"config.yaml": yaml.safe_dump({"version": "v1", "mig-configs": {"theirs": words}})}}
+    theirs["metadata"] = {"namespace": "gpu-operator", "name": "gpp-mig"}
+    wanted = compiled(profiles(("1g.10gb", 7)), on=facts(*SEVENTHS))
+    on = facts(*SEVENTHS, on=node("theirs"))
+    assert observed(on, theirs).running == wanted.fingerprint == way_back(on, theirs).fingerprint
+    assert way_back(on, theirs).assignment == "theirs"
+
+
+def test_gpus_that_somebody_cut_without_a_word_to_mig_manager_run_what_they_publish() -> None:
+    by_hand = node(None, None)
+    wanted = compiled(profiles(("1g.10gb", 7)), on=facts(*SEVENTHS, on=by_hand))
+    assert observed(facts(*SEVENTHS, on=by_hand)).running == wanted.fingerprint
+    assert observed(facts(*EIGHT[:2], on=by_hand)).running == compiled(whole(), on=facts(*EIGHT)).fingerprint
+    assert observed(facts(on=by_hand)).running == ""
+
+
+def test_a_node_that_lost_its_label_does_not_run_what_it_publishes() -> None:
+    lost = node(None, None, step="s")
+    assert observed(facts(*SEVENTHS, on=lost)).running == "", "mig-manager would not bring it back"
+
+
 @pytest.mark.parametrize(("older", "stale"), [(timedelta(seconds=1), True), (-timedelta(seconds=1), False)])
 def test_a_failure_of_a_pod_that_is_older_than_the_entry_may_be_of_an_old_copy(older: timedelta, stale: bool) -> None:
     config = compiled(profiles(("1g.10gb", 7)), on=facts(*EIGHT[:2]))

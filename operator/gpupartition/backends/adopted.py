@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpupartition.api.v1alpha1 import DriverSpec, DriverType
-from gpupartition.backends import BACKENDS, amd_gpus, dcm, mig_parted, nvidia_gpus
+from gpupartition.backends import BACKENDS, amd_dcm, amd_gpus, dcm, mig_parted, nvidia_gpus, nvidia_mig
 from gpupartition.backends.amd_limits import product_of
 from gpupartition.backends.example_limits import published
-from gpupartition.backends.nvidia_mig import known_products
 from gpupartition.backends.plugin_template import Settings
 from gpupartition.domain.adoption import LeftOut, free
 from gpupartition.domain.amd_modes import WHOLE, Mode
@@ -24,7 +23,6 @@ from gpupartition.domain.backend import Cluster, Config, NodeFacts
 from gpupartition.domain.counters import FULL
 from gpupartition.domain.pool import Device, Pool
 from gpupartition.domain.products import Product
-from gpupartition.tables import amd
 
 Words = dict[str, Any]
 """A layout as a policy has it, without its name and what it is for."""
@@ -107,9 +105,9 @@ def _example(driver: DriverSpec, back: Config, facts: NodeFacts, cluster: Cluste
 
 def _mig(driver: DriverSpec, back: Config, facts: NodeFacts, cluster: Cluster) -> list[Words]:
     gpus = nvidia_gpus.gpus_on(facts.node, facts.pool(facts.name), facts.known)
-    cuts = mig_parted.cuts_of(_entry(driver, back, cluster), gpus) or (None,) * len(gpus)
+    table = nvidia_mig.known_products(driver, cluster)
+    cuts = mig_parted.cuts_of(_entry(driver, back, cluster), gpus, table) or (None,) * len(gpus)
     by_name = {gpu.name: cut for gpu, cut in zip(gpus, cuts, strict=True)}
-    table = known_products(driver, cluster)
     shares = []
     for number, gpu in nvidia_gpus.numbers(gpus).items():
         cut = by_name[gpu.name]
@@ -127,8 +125,9 @@ def _mig(driver: DriverSpec, back: Config, facts: NodeFacts, cluster: Cluster) -
 def _amd(driver: DriverSpec, back: Config, facts: NodeFacts, cluster: Cluster) -> list[Words]:
     gpus = amd_gpus.gpus_on(amd_gpus.published(facts.pool(facts.name)), facts.known)
     modes = dcm.modes_of(_entry(driver, back, cluster), len(gpus)) or (None,) * len(gpus)
+    models, _ = amd_dcm.known_products(driver, cluster)
     pairs = zip(gpus, modes, strict=True)
-    return told([Share(n, product_of(gpu, amd.builtin()), _mode(mode)) for n, (gpu, mode) in enumerate(pairs)])
+    return told([Share(n, product_of(gpu, models), _mode(mode)) for n, (gpu, mode) in enumerate(pairs)])
 
 
 def _mode(mode: Mode | None) -> Words:

@@ -28,7 +28,7 @@ from gpupartition.backends.amd_gpus import (
     there_of,
 )
 from gpupartition.backends.amd_limits import cuts_for, installation_problems, no_inventory, node_problems, product_of
-from gpupartition.backends.dcm import PREFIX, document, key_of, modes_of, profile, whole_fingerprint
+from gpupartition.backends.dcm import PREFIX, document, key_of, meaning, modes_of, profile, whole_fingerprint
 from gpupartition.backends.installed import no_table, read_tables, tables_in
 from gpupartition.backends.node_label import label_of, step_of
 from gpupartition.backends.plugin_pods import plugin_pod, why_not_ready
@@ -83,7 +83,7 @@ class AmdDcm:
 
     def preflight(self, driver: DriverSpec, cluster: Cluster) -> Sequence[Problem]:
         """Whether the manager and the DRA driver are there, wired to each other by what we write, and alone."""
-        return [*installation_problems(_spec(driver), cluster), *_table(driver, cluster)[1]]
+        return [*installation_problems(_spec(driver), cluster), *known_products(driver, cluster)[1]]
 
     def depends(self, driver: DriverSpec, node: Object, look: Callable[[], NodeFacts]) -> tuple[Any, ...]:  # noqa: ARG002
         """Its GPUs, their modes, and who else cuts or offers them."""
@@ -101,7 +101,7 @@ class AmdDcm:
             problems.append(no_inventory(facts.node))
         if problems:
             raise Refused(*problems)
-        models, _ = _table(driver, cluster)
+        models, _ = known_products(driver, cluster)
         cuts = cuts_for(policy.layouts, gpus, on.cuts, models)
         untold = {""} if all(cut is None or cut.mode == WHOLE for cut in cuts) else set()
         if there != gpus and _done(facts) in untold | {key_of(profile(cuts))}:
@@ -131,7 +131,7 @@ class AmdDcm:
             if [cut.mode if cut is not None else None for cut in kept] == list(modes):
                 objects = (_document(_spec(driver)).entry(value, content),) if value.startswith(PREFIX) else ()
                 return Config(
-                    fingerprint=fingerprint.short(whole_fingerprint(content)),
+                    fingerprint=_fingerprint(value, content, gpus),
                     assignment=value,
                     pool=as_it_is(gpus, kept, seen),
                     objects=objects,
@@ -179,16 +179,14 @@ class AmdDcm:
         return None
 
     def _running(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> str:
-        """The profile that is assigned. Without one GPUs are whole whenever their node starts: then it is as if that were assigned."""
-        content, value = self._assigned(driver, facts, cluster), label_of(facts.node, PROFILE) or ""
+        """The profile that is assigned. Where none ever was, it is as if that were which says what somebody did by hand."""
+        on, value = _Node.read(facts), label_of(facts.node, PROFILE)
         if not value:
-            on = _Node.read(facts)
-            cuts = cuts_now(on.there, on.seen)
-            whole = all(cut is None or cut.mode == WHOLE for cut in cuts) and any(cuts)
-            return fingerprint.short(whole_fingerprint(profile(cuts))) if whole else ""
+            return _by_hand(facts, on)
+        content = self._assigned(driver, facts, cluster)
         if content is None:  # it is about to be put back, or is not seen yet
             return value.removeprefix(PREFIX) if value.startswith(PREFIX) else ""
-        return fingerprint.short(whole_fingerprint(content))
+        return _fingerprint(value, content, on.there)
 
     def _miscounted(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> str:
         """Why trying again will not help: the profile says that the node has more or fewer GPUs than it publishes."""
@@ -215,7 +213,7 @@ def _document(spec: AmdDcmSpec) -> Document:
     return document(spec.config_manager.namespace, spec.config)
 
 
-def _table(driver: DriverSpec, cluster: Cluster) -> tuple[Sequence[AmdModel], Sequence[Problem]]:
+def known_products(driver: DriverSpec, cluster: Cluster) -> tuple[Sequence[AmdModel], Sequence[Problem]]:
     """What is known of products, and what is wrong with what a ConfigMap adds to it."""
     spec = _spec(driver)
     if spec.tables is None:
@@ -264,6 +262,25 @@ def _config(driver: DriverSpec, gpus: Gpus, cuts: Cuts, there: Gpus) -> Config:
         pool=expected(gpus, cuts, there),
         objects=(_document(_spec(driver)).entry(key, content),),
     )
+
+
+def _fingerprint(value: str, content: Any, gpus: Gpus) -> str:
+    """A profile of ours is named after its text; others say the same in other words."""
+    ours = value.startswith(PREFIX)
+    return fingerprint.short(whole_fingerprint(content)) if ours else meaning(content, len(gpus))
+
+
+def _by_hand(facts: NodeFacts, on: _Node) -> str:
+    """The modes of a node that the manager was never told anything of; "" where they are not known.
+
+    One that carries a step has lost its label, and with it what the manager would do when it starts: nothing is missing only where that is
+    what GPUs are like without it.
+    """
+    cuts = cuts_now(on.there, on.seen)
+    whole = all(cut is None or cut.mode == WHOLE for cut in cuts)
+    if not any(cuts) or (step_of(facts.node) and not whole):
+        return ""
+    return key_of(profile(cuts)).removeprefix(PREFIX)
 
 
 def _no_way_back(node: str, why: str) -> Problem:

@@ -48,9 +48,13 @@ def services(config_map: Mapping[str, Any] | None) -> Sequence[str]:
 
 def profile(cuts: Cuts) -> Profile:
     """The profile that cuts a node's GPUs so."""
-    told = [cut.mode for cut in cuts if cut is not None]
+    return _profile([cut.mode if cut is not None else None for cut in cuts])
+
+
+def _profile(modes: Sequence[Mode | None]) -> Profile:
+    told = [mode for mode in modes if mode is not None]
     return {
-        "skippedGPUs": {"ids": [number for number, cut in enumerate(cuts) if cut is None]},
+        "skippedGPUs": {"ids": [number for number, mode in enumerate(modes) if mode is None]},
         "profiles": [
             {"computePartition": mode.compute, "memoryPartition": mode.memory, "numGPUsAssigned": len(list(same))}
             for mode, same in groupby(told)
@@ -71,6 +75,12 @@ def whole_fingerprint(profile: Any) -> str:
 def key_of(profile: Profile) -> str:
     """What the profile of a layout is called."""
     return PREFIX + fingerprint.short(whole_fingerprint(profile))
+
+
+def meaning(content: Any, gpus: int) -> str:
+    """The fingerprint of what a profile makes of so many GPUs, however it says so; of its text where that is not understood."""
+    modes = modes_of(content, gpus)
+    return fingerprint.short(whole_fingerprint(content if modes is None else _profile(modes)))
 
 
 def modes_of(profile: Any, gpus: int) -> tuple[Mode | None, ...] | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, TypeGuard
 
-from gpupartition.backends.nvidia_gpus import Cut, Cuts, Gpus, numbers
+from gpupartition.backends.nvidia_gpus import Cut, Cuts, Gpus, MigGpu, Table, numbers
 from gpupartition.domain import fingerprint
 from gpupartition.domain.entries import Document
 
@@ -64,21 +64,24 @@ def key_of(entry: Entry) -> str:
     return PREFIX + fingerprint.short(whole_fingerprint(entry))
 
 
-def cuts_of(entry: Any, gpus: Gpus) -> Cuts | None:
+def meaning(content: Any, gpus: Gpus, table: Table) -> str:
+    """The fingerprint of the layout that an entry makes of these GPUs, however it says so; of its text where that is not understood."""
+    cuts = cuts_of(content, gpus, table)
+    return fingerprint.short(whole_fingerprint(content if cuts is None else entry(gpus, cuts)))
+
+
+def cuts_of(entry: Any, gpus: Gpus, table: Table) -> Cuts | None:
     """What an entry makes of these GPUs; None where it does not say in a way that can be understood here."""
     found: dict[str, Cut] = {}
     if not isinstance(entry, list):
         return None
     by_number = numbers(gpus)
     for item in entry:
-        known = isinstance(item, dict) and not item.get("device-filter")
-        devices = _devices(item.get("devices"), by_number.keys()) if known else None
-        counts = item.get("mig-devices") or {} if known else None
-        if devices is None or not _are_counts(counts):
+        chosen = _chosen(item, by_number, table) if isinstance(item, dict) else None
+        counts = item.get("mig-devices") or {} if chosen is not None else None
+        if chosen is None or not _are_counts(counts):
             return None
-        for number in devices:
-            if number in by_number:
-                found[by_number[number].name] = Cut.of(counts, enabled=bool(item.get("mig-enabled")))
+        found |= {gpu.name: Cut.of(counts, enabled=bool(item.get("mig-enabled"))) for gpu in chosen}
     return tuple(found.get(gpu.name) for gpu in gpus)
 
 
@@ -89,7 +92,27 @@ def _are_counts(counts: Any) -> TypeGuard[Mapping[str, int]]:
     return all(isinstance(n, str) and type(count) is int and 0 <= count <= MOST for n, count in counts.items())
 
 
-def _devices(devices: Any, known: Any) -> Sequence[int] | None:
+def _chosen(item: Mapping[str, Any], by_number: Mapping[int, MigGpu], table: Table) -> Sequence[MigGpu] | None:
+    """The GPUs that an item is about; None where that cannot be told."""
+    devices = item.get("devices")
     if devices == "all":
-        return list(known)
-    return devices if isinstance(devices, list) and all(type(d) is int for d in devices) else None
+        devices = list(by_number)
+    if not isinstance(devices, list) or not all(type(d) is int for d in devices):
+        return None
+    ids = item.get("device-filter") or []
+    named = [ids] if isinstance(ids, str) else ids
+    if not isinstance(named, list) or not all(isinstance(each, str) for each in named):
+        return None
+    there = [by_number[number] for number in devices if number in by_number]
+    passes = {gpu: _passes(gpu, {each.upper() for each in named}, table) for gpu in there}
+    return None if None in passes.values() else [gpu for gpu in there if passes[gpu]]
+
+
+def _passes(gpu: MigGpu, ids: Collection[str], table: Table) -> bool | None:
+    """Whether a filter by PCI IDs lets the GPU through. None: it lets only some of its model through, or the model's are not known."""
+    if not ids:
+        return True
+    model = table.model(gpu.product)
+    of_model = model.pci_ids if model is not None else frozenset()
+    passing = of_model.intersection(ids)
+    return None if not of_model or (passing and passing != of_model) else bool(passing)

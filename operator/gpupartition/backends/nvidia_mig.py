@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from gpupartition.api.v1alpha1 import Assigned, DaemonSetRef, DriverSpec, NvidiaMigSpec, PolicySpec, Reboot
 from gpupartition.backends import node_label
-from gpupartition.backends.mig_parted import PREFIX, cuts_of, document, entry, key_of, whole_fingerprint
+from gpupartition.backends.mig_parted import PREFIX, cuts_of, document, entry, key_of, meaning, whole_fingerprint
 from gpupartition.backends.node_label import label_of, step_of
 from gpupartition.backends.nvidia_gpus import (
     Cuts,
@@ -122,13 +122,13 @@ class NvidiaMig:
             )
         value, content = label_of(facts.node, CONFIG), self._assigned_entry(driver, facts, cluster)
         if value is not None and content is not None:
-            cuts = cuts_of(content, gpus)
+            cuts = cuts_of(content, gpus, table)
             # A GPU of which nothing is published, such as one that died, is no reason to number the others anew.
             there = tuple(cut if gpu.name in seen.gpus else None for gpu, cut in zip(gpus, cuts or (), strict=False))
             if cuts is not None and expected(table, gpus, there).equals(seen):
                 objects = (_document(_spec(driver)).entry(value, content),) if value.startswith(PREFIX) else ()
                 return Config(
-                    fingerprint=fingerprint.short(whole_fingerprint(content)),
+                    fingerprint=_fingerprint(value, content, gpus, table),
                     assignment=value,
                     pool=expected(table, gpus, there),
                     objects=objects,
@@ -148,7 +148,7 @@ class NvidiaMig:
         return Observation(
             assignment=value,
             step=step_of(facts.node),
-            running=self._running(driver, facts, cluster) if done else "",
+            running=self._running(driver, facts, cluster, table) if done else "",
             ready=not complaint,
             complaint=complaint,
             pool=published(facts.pool(facts.name), table),
@@ -177,11 +177,14 @@ class NvidiaMig:
         """Nothing: the driver publishes its slices itself."""
         return None
 
-    def _running(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> str:
-        content, value = self._assigned_entry(driver, facts, cluster), label_of(facts.node, CONFIG) or ""
+    def _running(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster, table: Table) -> str:
+        value, gpus = label_of(facts.node, CONFIG), _gpus(facts)
+        if value is None:
+            return _by_hand(facts, gpus, table)
+        content = self._assigned_entry(driver, facts, cluster)
         if content is None:  # it is about to be put back, or is not seen yet
             return value.removeprefix(PREFIX) if value.startswith(PREFIX) else ""
-        return fingerprint.short(whole_fingerprint(content))
+        return _fingerprint(value, content, gpus, table)
 
     def _assigned_entry(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Any:
         """The entry that the node's label names; None where there is none of that name."""
@@ -231,6 +234,23 @@ def _config(driver: DriverSpec, table: Table, gpus: Gpus, cuts: Cuts) -> Config:
         pool=expected(table, gpus, cuts),
         objects=(_document(_spec(driver)).entry(key, content),),
     )
+
+
+def _fingerprint(value: str, content: Any, gpus: Gpus, table: Table) -> str:
+    """An entry of ours is named after its text; others say the same in other words."""
+    ours = value.startswith(PREFIX)
+    return fingerprint.short(whole_fingerprint(content)) if ours else meaning(content, gpus, table)
+
+
+def _by_hand(facts: NodeFacts, gpus: Gpus, table: Table) -> str:
+    """The layout of a node that mig-manager was never told anything of: whoever cut it, what it publishes. "" where that is not known.
+
+    One that carries a step has lost its label, and with it what mig-manager would do when it starts.
+    """
+    seen = published(facts.pool(facts.name), table)
+    if step_of(facts.node) or not seen.usable or not seen.devices:
+        return ""
+    return key_of(entry(gpus, cuts_now(gpus, seen))).removeprefix(PREFIX)
 
 
 def _complaint(node: Object, state: str | None) -> str:

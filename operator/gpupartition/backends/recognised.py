@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import ValidationError
 
-from gpupartition.api.v1alpha1 import DriverSpec
+from gpupartition.api.v1alpha1 import DriverSpec, DriverType
 from gpupartition.backends import amd_dcm, nvidia_mig
 from gpupartition.backends import plugin_template as plugin
 from gpupartition.backends.installed import containers
@@ -26,6 +26,9 @@ AMD_PLUGIN: Final = ("k8s-gpu-dra-driver",)
 
 # The volumes by which GPU operators mount the config; beside them there are others, such as scripts.
 _CONFIG_VOLUMES: Final = frozenset({"mig-parted-config", "config-manager-config-volume"})
+# ConfigMaps that GPU operators make, and make anew when they are updated.
+_THEIRS: Final = {"default-mig-parted-config": "NVIDIA's GPU operator", "default-dcm-config": "AMD's GPU operator"}
+_HELM: Final = "meta.helm.sh/release-name"
 _OF_NO_GPUS: Final = frozenset({"compute-domain.nvidia.com"})
 
 Spec = dict[str, Any]
@@ -49,34 +52,46 @@ def recognised(driver_name: str, daemon_sets: Sequence[Object]) -> list[Recognis
 
     Raises LeftOut when it cannot be told which of them belong to it.
     """
-    named = _VENDORS.get(driver_name)
-    return [named(daemon_sets)] if named is not None else _example(driver_name, daemon_sets)
+    vendor = _VENDORS.get(driver_name)
+    return [vendor.recognised(driver_name, daemon_sets)] if vendor is not None else _example(driver_name, daemon_sets)
 
 
-def _mig(daemon_sets: Sequence[Object]) -> Recognised:
-    mig_manager = _only(MIG_MANAGER, daemon_sets, nvidia_mig.DRIVER_NAME)
-    spec = {
-        "migManager": _ref(mig_manager),
-        "config": _config(mig_manager, "gpupartition-mig"),
-        "plugin": _ref(_only(NVIDIA_PLUGIN, daemon_sets, nvidia_mig.DRIVER_NAME)),
-    }
-    return Recognised("mig", {"type": "NvidiaMig", "nvidiaMig": spec})
+@dataclass(frozen=True, slots=True)
+class _Vendor:
+    """One that has a program that cuts GPUs, told by a ConfigMap, beside its DRA driver: images of both, and where a spec has what."""
+
+    name: str
+    type: DriverType
+    field: str
+    agent: tuple[str, Sequence[str]]
+    plugin: Sequence[str]
+    config: str
+
+    def recognised(self, driver_name: str, daemon_sets: Sequence[Object]) -> Recognised:
+        """The driver, where there is one of each."""
+        field, images = self.agent
+        agent = _only(images, daemon_sets, driver_name)
+        plugin = _ref(_only(self.plugin, daemon_sets, driver_name))
+        spec = {field: _ref(agent), "config": _config(agent, self.config), "plugin": plugin}
+        return Recognised(self.name, {"type": str(self.type), self.field: spec})
 
 
-def _amd(daemon_sets: Sequence[Object]) -> Recognised:
-    manager = _only(CONFIG_MANAGER, daemon_sets, amd_dcm.DRIVER_NAME)
-    spec = {
-        "configManager": _ref(manager),
-        "config": _config(manager, "gpupartition-amd"),
-        "plugin": _ref(_only(AMD_PLUGIN, daemon_sets, amd_dcm.DRIVER_NAME)),
-    }
-    return Recognised("amd", {"type": "AmdDcm", "amdDcm": spec})
-
-
-_VENDORS: Final[Mapping[str, Callable[[Sequence[Object]], Recognised]]] = {
-    nvidia_mig.DRIVER_NAME: _mig,
-    amd_dcm.DRIVER_NAME: _amd,
+_VENDORS: Final[Mapping[str, _Vendor]] = {
+    nvidia_mig.DRIVER_NAME: _Vendor(
+        "mig", DriverType.NVIDIA_MIG, "nvidiaMig", ("migManager", MIG_MANAGER), NVIDIA_PLUGIN, "gpupartition-mig"
+    ),
+    amd_dcm.DRIVER_NAME: _Vendor(
+        "amd", DriverType.AMD_DCM, "amdDcm", ("configManager", CONFIG_MANAGER), AMD_PLUGIN, "gpupartition-amd"
+    ),
 }
+
+
+def keeper(name: str, config_map: Object | None) -> str:
+    """Who else keeps a ConfigMap as it is, so that what the operator writes into it may be gone one day; "" where nobody is known to."""
+    meta = (config_map or {}).get("metadata", {})
+    owners = [f"{owner['kind']} {owner['name']}" for owner in meta.get("ownerReferences", ())]
+    release = meta.get("annotations", {}).get(_HELM, "")
+    return _THEIRS.get(name) or next(iter(owners), f"Helm release {release}" if release else "")
 
 
 def _example(driver_name: str, daemon_sets: Sequence[Object]) -> list[Recognised]:

@@ -24,19 +24,22 @@ FINDINGS: Final = ("left-out",)
 
 ABOUT: Final = """
 Looks at what the nodes of a cluster publish and prints the GpuPartitionDrivers and GpuPartitionPolicies that want just that: whoever applies
-them changes no node, and has every layout in a file from then on. Each is compiled and compared as the operator will do it. A node of which
-that cannot be said is left out, with the reason. Nothing is written: the ClusterRole gpupartition-plan is all that it needs.
+them changes no node, and has every layout in a file from then on. Each is compiled and compared as the operator will do it. A policy that could
+not be enforced without touching its nodes only observes them (mode: Observe), and says what would be done. A node of which no policy can say
+what it has is left out, with the reason. Nothing is written: the ClusterRole gpupartition-plan is all that it needs.
 """
 EXAMPLES: Final = """
 examples:
   gpupartition adopt > gpus.yaml                       what there is; the reasons of nodes that are left out are on stderr, too
   gpupartition adopt | kubectl apply -f -              take it over
   gpupartition adopt | gpupartition plan -f -          see before that nothing would change
-  gpupartition adopt --label node-group                select nodes by this label where it tells them apart
+  gpupartition adopt -l node-group=training            of these nodes alone
+  gpupartition adopt --by-label node-group             select nodes by this label where it tells them apart
   gpupartition adopt --fail-on=left-out                for pipelines
 
 exit codes: 0 adopted; 1 the cluster could not be read (the message says why); 2 wrong usage; 3 a node was left out, and --fail-on says so
 """
+OBSERVED: Final = "only observed"
 HEAD: Final = """\
 # What the nodes of this cluster have now. To apply it changes no node.
 """
@@ -46,14 +49,14 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     """Give the command its options."""
     describe(parser, ABOUT, EXAMPLES)
     parser.add_argument(
-        "-l",
-        "--label",
+        "--by-label",
         action="append",
         default=[],
         type=_label,
         metavar="KEY",
-        help="label of nodes to select them by, before others that are known; several times, the best first",
+        help="label by which policies are to select their nodes, before others that are known; several times, the best first",
     )
+    parser.add_argument("-l", "--selector", default="", help="label selector of the nodes to look at")
     add_output(parser, FORMS, default="yaml")
     add_cluster(parser)
     add_fail_on(parser, FINDINGS)
@@ -83,7 +86,7 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
     from gpupartition.cli.survey import survey
 
     async def ask(client: Client) -> Answer:
-        found = await survey(client, settings, options.label)
+        found = await survey(client, settings, options.by_label, options.selector)
         for line in told(found):
             print(line, file=sys.stderr)  # noqa: T201
         return FORMS[options.output](found), FINDINGS if found.left_out else ()
@@ -92,13 +95,20 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def told(found: Adoption) -> Iterator[str]:
-    """Who is left out, and why: a line for each reason."""
-    for said, why in (("left out", found.left_out), ("not all of it", found.beside), ("has a policy", found.governed)):
+    """Who is left out, and why: a line for each reason; then what to know before it is applied."""
+    observed = {node: policy.touched for policy in found.policies if policy.touched for node in policy.nodes}
+    said = {
+        "left out": found.left_out,
+        "not all of it": found.beside,
+        "has a policy": found.governed,
+        OBSERVED: observed,
+    }
+    for what, why in (said | {"beware": found.kept}).items():
         by_reason: dict[str, list[str]] = {}
-        for node, reason in sorted(why.items()):
-            by_reason.setdefault(reason, []).append(node)
+        for name, reason in sorted(why.items()):
+            by_reason.setdefault(reason, []).append(name)
         # Reasons quote what drivers publish, in which anybody may have written line breaks and YAML of their own.
-        yield from (on_one_line(f"{said}: {', '.join(nodes)}: {reason}") for reason, nodes in by_reason.items())
+        yield from (on_one_line(f"{what}: {', '.join(names)}: {reason}") for reason, names in by_reason.items())
 
 
 def as_yaml(found: Adoption) -> str:
@@ -111,11 +121,11 @@ def _policy(policy: Adopting) -> str:
     from gpupartition.domain.adoption import HOSTNAME
 
     count = f"{len(policy.nodes)} node{'s' if len(policy.nodes) != 1 else ''}"
-    named = [f"--label {key}" for key in policy.instead if not _unusable(key)]
+    named = [f"--by-label {key}" for key in policy.instead if not _unusable(key)]
     instead = f"; {' or '.join(named)} would select them too" if named else ""
-    return (
-        f"# {count}, selected by {'name' if policy.label == HOSTNAME else policy.label}{instead}.\n{_dump(policy.body)}"
-    )
+    observes = f"# {on_one_line(f'{OBSERVED}: {policy.touched}')}\n" if policy.touched else ""
+    by = "name" if policy.label == HOSTNAME else policy.label
+    return f"# {count}, selected by {by}{instead}.\n{observes}{_dump(policy.body)}"
 
 
 def _dump(body: Mapping[str, Any]) -> str:

@@ -213,7 +213,7 @@ async def _written(
 
     caches = Caches(client, namespace=settings.namespace, on_node=lambda _: None, on_all=lambda: None)
     await caches.read()
-    intents = Intents(caches, Probe(client, dry_runs=False))
+    intents = Intents(caches, Probe(client, dry_runs=False), operates=False)
     found: list[Found] = []
     known: set[str] = set()
     for body in bodies:

@@ -49,7 +49,7 @@ async def _foresee(
     asked = _asked(policies, documents, names)
     caches = Caches(client, namespace=settings.namespace, on_node=lambda _: None, on_all=lambda: None)
     await caches.read()
-    intents = Intents(caches, Probe(client, dry_runs=False))
+    intents = Intents(caches, Probe(client, dry_runs=False), operates=False)
     absence = Absence(noticed=settings.limits.not_ready, ignored=settings.ignore_not_ready)
     watches = Stopwatch()
     ledger = Ledger(client, caches, Standings(caches, absence), watches, settings.limits.first_looks)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from gpupartition.api.v1alpha1 import PolicySpec
 from gpupartition.backends import amd_dcm, nvidia_mig
 from gpupartition.backends.adopted import layouts_of
-from gpupartition.backends.recognised import publishes_gpus, recognised
+from gpupartition.backends.recognised import keeper, publishes_gpus, recognised
 from gpupartition.controller.caches import Caches, condition
 from gpupartition.controller.intent import Driver, Intents, Policy, labels
 from gpupartition.controller.probe import Probe
@@ -26,43 +26,52 @@ from gpupartition.domain.adoption import (
     LeftOut,
     free,
     policies,
+    touched,
     unfit,
     why_not,
 )
 from gpupartition.domain.backend import NodeFacts, Problem, Refused
-from gpupartition.kube import DAEMON_SETS, Client
+from gpupartition.kube import DAEMON_SETS, NODES, Client
 from gpupartition.names import API_VERSION
 from gpupartition.settings import Settings
 
 Object = dict[str, Any]
 
 NO_LABEL: Final = (
-    f"neither a label that is known to last nor {HOSTNAME} tells it from other nodes; name one with --label"
+    f"neither a label that is known to last nor {HOSTNAME} tells it from other nodes; name one with --by-label"
 )
 _VENDORS: Final = (nvidia_mig.DRIVER_NAME, amd_dcm.DRIVER_NAME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adoption:
-    """What to apply, in this order; and by node: why it is left out, what else of it is, and which policy it has already."""
+    """What to apply, in this order; and by node: why it is left out, what else of it is, and which policy it has already.
+
+    `kept`: by driver that is to be applied, who else keeps its ConfigMap, and what to do first.
+    """
 
     drivers: Sequence[Object]
     policies: Sequence[Adopting]
     left_out: Mapping[str, str]
     beside: Mapping[str, str]
     governed: Mapping[str, str]
+    kept: Mapping[str, str] = field(default_factory=dict)
 
 
-async def survey(client: Client, settings: Settings, keys: Sequence[str] = ()) -> Adoption:
-    """Look at every node that publishes devices, or should. `keys`: labels to select nodes by, before others. Raises ApiError."""
+async def survey(client: Client, settings: Settings, keys: Sequence[str] = (), selector: str = "") -> Adoption:
+    """Look at every node that publishes devices, or should, and that the label selector selects ("": every one). Raises ApiError.
+
+    `keys`: labels by which policies find their nodes, before others.
+    """
     present = [Policy.read(body) for body in (await client.list(POLICIES)).items]
     caches = Caches(client, namespace=settings.namespace, on_node=lambda _: None, on_all=lambda: None)
     await caches.read()
-    intents = Intents(caches, Probe(client, dry_runs=False))
+    intents = Intents(caches, Probe(client, dry_runs=False), operates=False)
     drivers, daemon_sets = (await client.list(DRIVERS)).items, (await client.list(DAEMON_SETS)).items
     installed = await _installed(caches, intents, drivers, daemon_sets)
+    chosen = (await client.list(NODES, label_selector=selector)).items if selector else caches.nodes.values()
     nodes = _Nodes(caches, installed, present)
-    nodes.look()
+    nodes.look(sorted(node["metadata"]["name"] for node in chosen))
     found, apart = policies(
         nodes.adopted,
         {name: labels(node) for name, node in caches.nodes.items()},
@@ -76,6 +85,7 @@ async def survey(client: Client, settings: Settings, keys: Sequence[str] = ()) -
         left_out=nodes.left_out | dict.fromkeys(apart, NO_LABEL),
         beside=nodes.beside,
         governed=nodes.governed,
+        kept={name: why for name, why in installed.kept.items() if name in used},
     )
 
 
@@ -84,10 +94,14 @@ async def survey(client: Client, settings: Settings, keys: Sequence[str] = ()) -
 
 @dataclass(frozen=True, slots=True)
 class _Installed:
-    """Drivers by the name under which they publish, those of them that the cluster is to get, and why nothing is known of others."""
+    """Drivers by the name under which they publish, those of them that the cluster is to get, and why nothing is known of others.
+
+    `kept`: who keeps the ConfigMap of one that the cluster is to get.
+    """
 
     drivers: dict[str, list[Driver]] = field(default_factory=dict)
     proposed: dict[str, Object] = field(default_factory=dict)
+    kept: dict[str, str] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
 
 
@@ -122,7 +136,20 @@ async def _installed(
                 continue
             found.drivers.setdefault(published, []).append(driver)
             found.proposed[driver.name] = body
+            if why := _kept(driver):
+                found.kept[driver.name] = why
     return found
+
+
+def _kept(driver: Driver) -> str:
+    """Who keeps the ConfigMap that the driver is to write its layouts into; "" where nobody else is known to."""
+    for file in driver.backend.documents(driver.spec):
+        if by := keeper(file.name, driver.cluster.config_map(file.namespace, file.name)):
+            return (
+                f"{by} keeps ConfigMap {file.namespace}/{file.name}, and what the operator writes into it may be undone: before a layout is "
+                "changed, copy it under a name of your own, have that mounted, and name that in the driver"
+            )
+    return ""
 
 
 def _about(spec: Mapping[str, Any]) -> Any:
@@ -147,9 +174,12 @@ class _Nodes:
         self.beside: dict[str, str] = {}
         self.governed: dict[str, str] = {}
 
-    def look(self) -> None:
-        """Decide about each node that publishes devices, or on which a driver runs that should."""
-        for name, node in sorted(self._caches.nodes.items()):
+    def look(self, chosen: Sequence[str]) -> None:
+        """Decide about each of these nodes that publishes devices, or on which a driver runs that should."""
+        for name in chosen:
+            node = self._caches.nodes.get(name)
+            if node is None:  # it came after the others had been read
+                continue
             published = {str(s["spec"]["driver"]) for s in self._caches.slices.by("node", name)}
             published |= {
                 n for n, drivers in self._installed.drivers.items() if any(self._runs(d, name) for d in drivers)
@@ -194,18 +224,18 @@ class _Nodes:
         for driver in sorted(drivers, key=lambda d: self._runs(d, name)):
             facts = self._facts(driver, name)
             try:
-                layouts = self._layouts(driver, facts)
+                adopted = self._adopted(driver, facts)
             except Refused as refused:
                 why = _told(refused.problems, f"node {name}")
                 continue
             except LeftOut as left_out:
                 why = str(left_out)
                 continue
-            return Adopted(name, driver.name, layouts), ""
+            return adopted, ""
         return None, why
 
-    def _layouts(self, driver: Driver, facts: NodeFacts) -> Layouts:
-        """Layouts that change nothing of the node. Raises LeftOut or Refused when there are none."""
+    def _adopted(self, driver: Driver, facts: NodeFacts) -> Adopted:
+        """The node with layouts that change nothing of what it publishes. Raises LeftOut or Refused when there are none."""
         if driver.problems:
             raise Refused(*driver.problems)
         seen = driver.backend.observe(driver.spec, facts, driver.cluster)
@@ -213,7 +243,7 @@ class _Nodes:
         layouts = layouts_of(driver.spec, facts, driver.cluster)
         wanted = driver.backend.compile(driver.spec, self._spec(layouts), facts, driver.cluster)
         _insist(why_not(wanted, seen))
-        return layouts
+        return Adopted(facts.name, driver.name, layouts, touched(wanted, seen))
 
     def _spec(self, layouts: Layouts) -> PolicySpec:
         text = json.dumps(layouts)

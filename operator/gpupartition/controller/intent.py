@@ -161,9 +161,11 @@ def invalid(error: ValidationError) -> list[Problem]:
 class Intents:
     """Reads drivers and compiles policies. Compiling is remembered: the same input for thousands of nodes is compiled once."""
 
-    def __init__(self, caches: Caches, probe: Probe) -> None:
+    def __init__(self, caches: Caches, probe: Probe, *, operates: bool = True) -> None:
+        """`operates`: on behalf of the operator, and not of somebody who only looks, by a command."""
         self._caches = caches
         self._probe = probe
+        self._operates = operates
         self._compiled: dict[tuple[Any, ...], Config | Refused] = {}
 
     async def driver(self, body: Object) -> Driver:
@@ -177,7 +179,7 @@ class Intents:
             installed = [await self._caches.namespace(n) for n in backend.namespaces(spec)]
             found = [await self._caches.config_map(*where) for where in backend.config_maps(spec)]
         except MayNotRead as error:
-            raise Refused(_rights_missing(error)) from error
+            raise Refused(_rights_missing(error, operates=self._operates)) from error
         cluster = Cluster(
             daemon_sets=[d for daemon_sets, _, _ in installed for d in sorted_bodies(daemon_sets)],
             controller_revisions=[r for _, revisions, _ in installed for r in sorted_bodies(revisions)],
@@ -260,12 +262,14 @@ def known(state: NodeStateStatus | None) -> Pool:
     return Pool.from_json(told.pool) if told is not None else Pool()
 
 
-def _rights_missing(error: MayNotRead) -> Problem:
+def _rights_missing(error: MayNotRead, *, operates: bool) -> Problem:
+    component = "add the component of manifests/components that grants it in that namespace: driver-namespace, nvidia-mig or amd-dcm"
+    role = "bind the ClusterRole gpupartition-plan to that account; names of ConfigMaps that it lacks have to be added"
     return Problem(
         reason="RightsMissing",
         at=f"namespace {error.namespace}",
-        why=f"the operator may not read what this driver needs there: {error}",
-        fix="add the component of manifests/components that grants it in that namespace: driver-namespace, nvidia-mig or amd-dcm",
+        why=f"{'the operator' if operates else 'the account of this command'} may not read what this driver needs there: {error}",
+        fix=component if operates else role,
         turn=Turn.CLUSTER,
     )
 

@@ -38,21 +38,29 @@ class LeftOut(Exception):  # noqa: N818  (reads as what happened)
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """A node, the GpuPartitionDriver that has it, and the layouts that are compiled into what it has."""
+    """A node, the GpuPartitionDriver that has it, and the layouts that are compiled into what it has.
+
+    `touched`: what would be done to it all the same, if they were enforced; "" when nothing.
+    """
 
     node: str
     driver: str
     layouts: Layouts
+    touched: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Adopting:
-    """A policy for nodes that have its layout, and the label by which it finds them; `instead` are labels that would do, too."""
+    """A policy for nodes that have its layout, and the label by which it finds them; `instead` are labels that would do, too.
+
+    `touched`: what enforcing it would do to them, for which it only observes.
+    """
 
     body: Mapping[str, Any]
     nodes: tuple[str, ...]
     label: str
     instead: tuple[str, ...] = ()
+    touched: str = ""
 
 
 def unfit(seen: Observation) -> str:
@@ -65,15 +73,18 @@ def unfit(seen: Observation) -> str:
 
 
 def why_not(wanted: Config, seen: Observation) -> str:
-    """Why the operator would do something to a fit node of which this is wanted; "" where it would only take it on."""
-    if not seen.pool.equals(wanted.pool):
-        return "it publishes something that no layout is compiled into"
-    if seen.running != wanted.fingerprint:
-        return (
-            "it publishes just what a policy can say, but from another config than the operator would write for that, so that the policy would "
-            "assign its own to the node and restart the driver there"
-        )
-    return ""
+    """Why a fit node does not have what is wanted; "" where it publishes just that."""
+    return "" if seen.pool.equals(wanted.pool) else "it publishes something that no layout is compiled into"
+
+
+def touched(wanted: Config, seen: Observation) -> str:
+    """What the operator would do to a node that publishes what is wanted; "" where it would only take it on."""
+    if seen.running == wanted.fingerprint:
+        return ""
+    return (
+        f"{seen.assignment or 'nothing'} is assigned to them, which says something else than what they publish: to enforce this, "
+        f"{wanted.assignment or 'nothing'} is assigned, and the driver is restarted there"
+    )
 
 
 def policies(
@@ -90,17 +101,18 @@ def policies(
     used = set(taken)
     found: list[Adopting] = []
     left: list[str] = []
-    for (driver, text), nodes in sorted(_together(adopted).items()):
+    for (driver, text, would), nodes in sorted(_together(adopted).items()):
         layouts = json.loads(text)
         for selector, mine in selectors(nodes, labels, keys):
             if selector is None:
                 left += mine
                 continue
             name = free(f"{driver}-{'-'.join(each['name'] for each in layouts)}", used)
-            spec = {"driver": driver, "nodeSelector": selector.spec, "layouts": layouts}
+            mode = {"mode": "Observe"} if would else {}
+            spec = {"driver": driver, **mode, "nodeSelector": selector.spec, "layouts": layouts}
             body = {"apiVersion": API_VERSION, "kind": "GpuPartitionPolicy", "metadata": {"name": name}, "spec": spec}
             instead = _instead(nodes, labels) if selector.label == HOSTNAME else ()
-            found.append(Adopting(body, tuple(mine), selector.label, instead))
+            found.append(Adopting(body, tuple(mine), selector.label, instead, would))
     return found, left
 
 
@@ -152,10 +164,10 @@ def _by(key: str, values: Sequence[str]) -> Mapping[str, Any]:
     return {"matchExpressions": [{"key": key, "operator": "In", "values": sorted(values)}]}
 
 
-def _together(adopted: Sequence[Adopted]) -> dict[tuple[str, str], list[str]]:
-    found: dict[tuple[str, str], list[str]] = {}
+def _together(adopted: Sequence[Adopted]) -> dict[tuple[str, str, str], list[str]]:
+    found: dict[tuple[str, str, str], list[str]] = {}
     for each in sorted(adopted, key=lambda a: a.node):
-        found.setdefault((each.driver, json.dumps(each.layouts)), []).append(each.node)
+        found.setdefault((each.driver, json.dumps(each.layouts), each.touched), []).append(each.node)
     return found
 
 

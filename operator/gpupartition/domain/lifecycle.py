@@ -84,6 +84,7 @@ from gpupartition.domain.recovery import (
     recovered_and_wanted,
     recovering,
     steady,
+    unassigned,
 )
 from gpupartition.domain.world import State, Step, World
 
@@ -301,6 +302,12 @@ PHASES: Final[dict[Phase, Row]] = {
                 "GPUs are missing, and the others publish exactly what is wanted",
                 released(Phase.UP_TO_DATE),
                 DEGRADED,
+            ),
+            Exit(
+                unassigned,
+                Phase.ABORTING,
+                "the node came back without what was cut by hand, and is to get it as any other node",
+                wait_again,
             ),
             Exit(recovering(always), Phase.FAILED, "the node did not come back with what it published", answered),
             *_fail("the node does not publish what is wanted"),

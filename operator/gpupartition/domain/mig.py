@@ -19,6 +19,7 @@ from gpupartition.domain.gpus import plain_product
 
 COMPUTE: Final = "compute slices"  # the g of a profile's name; the driver publishes no counter for them
 PROFILE_NAME: Final = r"^(?P<slices>[1-9]\d?)g\.(?P<gb>[1-9]\d{0,3})gb(?P<extras>([+-][a-z]+(\.[a-z]+)*)*)$"
+PCI_ID: Final = r"^0[xX][0-9a-fA-F]{8}$"
 _NAME: Final = re.compile(PROFILE_NAME)
 _NEAR: Final = 3  # as many products as a person compares at a glance
 
@@ -50,7 +51,8 @@ class Profile:
 class GpuModel:
     """GPUs that are cut alike: the products that they are sold as, and the profiles, smallest first.
 
-    `balanced` is what mig-parted's preset all-balanced means for it; empty where mig-parted has none.
+    `balanced` is what mig-parted's preset all-balanced means for it; empty where mig-parted has none. `pci_ids` are in capitals, device and
+    vendor in one; none where they are not known.
     """
 
     name: str
@@ -59,6 +61,7 @@ class GpuModel:
     memory_slices: int
     profiles: tuple[Profile, ...]
     balanced: tuple[tuple[str, int], ...] = ()
+    pci_ids: frozenset[str] = frozenset()
 
     @property
     def has(self) -> Mapping[str, int]:

@@ -82,6 +82,12 @@ def left(state: State, world: World) -> bool:
     return state.recovering and unwanted(state, world)
 
 
+def unassigned(state: State, world: World) -> bool:
+    """What the node had was never assigned: somebody cut it by hand, and nobody does that again when it is restarted."""
+    by_hand = state.recovering and state.target is not None and state.target.assignment is None
+    return by_hand and world.observed.ready and world.observed.pool.usable and bool(world.observed.pool.devices)
+
+
 def clock_of(state: State, world: World, limit: timedelta) -> timedelta | None:
     """How long verifying may take, counted from `since`: a node that is lost has until so long after it is Ready. None: it is not."""
     if not state.recovering or state.since is None:

@@ -79,6 +79,8 @@ class GpuRow(_Row):
     """Such as Hopper."""
     memory_slices: Amount
     """Into how many its memory is cut: the size of the whole GPU in -lgipp."""
+    pci_ids: Annotated[list[Annotated[str, Field(pattern=mig.PCI_ID)]], Field(max_length=32)] = []
+    """Device and vendor, as mig-parted's device-filter has them: 0x233010DE. Left out where they are not known."""
     confidence: Literal["high", "medium", "low"] = "medium"
     """High: all numbers that are there were printed by such a GPU, but for what the note says."""
     sources: Annotated[list[Text], Field(max_length=16)] = []
@@ -95,6 +97,7 @@ class GpuRow(_Row):
         return GpuModel(
             name=self.name,
             products=tuple(self.products),
+            pci_ids=frozenset(map(str.upper, self.pci_ids)),
             architecture=self.architecture,
             memory_slices=self.memory_slices,
             profiles=tuple(row.profile() for row in self.profiles),
