@@ -36,6 +36,11 @@ COMMANDS: Final = {
     "explain": Command(help="say why a node is where it is, and what would free it", has_settings=True),
     "check": Command(help="say whether a cluster is ready, and what to do where it is not", has_settings=True),
     "profiles": Command(help="say into what GPUs can be cut, without a cluster"),
+    "pause": Command(help="have no further node of a policy taken, beside its spec"),
+    "resume": Command(help="take a pause back"),
+    "retry": Command(help="try again what failed, of a policy or a node"),
+    "freeze": Command(help="have nothing begun, in the whole cluster", has_settings=True),
+    "unfreeze": Command(help="take a freeze back", has_settings=True),
     "adopt": Command(help="print policies that say what nodes have already, and touch nothing", has_settings=True),
 }
 

@@ -16,7 +16,7 @@ from gpupartition.names import OPERATOR_NAMESPACE
 MANIFESTS: Final = Path(__file__).parents[2] / "manifests"
 ACCOUNT: Final = f"system:serviceaccount:{OPERATOR_NAMESPACE}:gpupartition"
 AGENT: Final = "gpupartition/"  # tests that borrow the operator's token call themselves something else
-READERS: Final = frozenset({"gpupartition-view", "gpupartition-plan"})  # roles of people
+PEOPLES: Final = frozenset({"gpupartition-view", "gpupartition-plan", "gpupartition-operate"})  # roles that are not its own
 EVERYBODYS: Final = frozenset({"authorization.k8s.io/selfsubjectaccessreviews"})  # Kubernetes gives it to every account
 
 EVERYWHERE, OWN, DRIVERS = "everywhere", "in its own namespace", "in a driver's namespace"
@@ -60,7 +60,7 @@ def given(manifests: Path = MANIFESTS) -> set[Right]:
     return {
         Right(f"{group}/{resource}", verb, _where(body))
         for body in bodies
-        if body and body["kind"] in {"ClusterRole", "Role"} and body["metadata"]["name"] not in READERS
+        if body and body["kind"] in {"ClusterRole", "Role"} and body["metadata"]["name"] not in PEOPLES
         for rule in body["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 PLANNER: Final = "planner"
 VIEWER: Final = "viewer"
-ROLES: Final = {PLANNER: "gpupartition-plan", VIEWER: "gpupartition-view"}
+ON_DUTY: Final = "on-duty"
+ROLES: Final = {PLANNER: "gpupartition-plan", VIEWER: "gpupartition-view", ON_DUTY: "gpupartition-operate"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ MANIFESTS: Final = Path(__file__).parents[2] / "manifests"
 EXAMPLES: Final = sorted((MANIFESTS / "examples").rglob("*.yaml"))
 ACCOUNT: Final = f"system:serviceaccount:{OPERATOR_NAMESPACE}:gpupartition"
 READERS: Final = {"gpupartition-view", "gpupartition-plan"}  # roles of people, which may only read
+ON_DUTY: Final = "gpupartition-operate"  # roles of people, who may also pause, retry and freeze
 SPECS: Final[dict[str, type[BaseModel]]] = {"GpuPartitionDriver": DriverSpec, "GpuPartitionPolicy": PolicySpec}
 
 # group/resource[/subresource]                  verbs                                         namespace (-: of the cluster)
@@ -134,7 +135,7 @@ async def test_of_all_leases_the_operator_holds_only_its_own(client: Client) -> 
 async def test_the_roles_name_no_right_beyond_the_table_above(installed: ControlPlane) -> None:
     named = set()
     for each in yaml.safe_load_all(await installed.kubectl("kustomize", str(MANIFESTS))):
-        if each["kind"] not in {"ClusterRole", "Role"} or each["metadata"]["name"] in READERS:
+        if each["kind"] not in {"ClusterRole", "Role"} or each["metadata"]["name"] in READERS | {ON_DUTY}:
             continue
         for rule in each["rules"]:
             if rule.get("resourceNames"):
@@ -154,6 +155,21 @@ async def test_the_roles_of_those_who_only_look_hold_no_right_to_write(installed
     assert {each["metadata"]["name"] for each in roles} == READERS
     verbs = {verb for each in roles for rule in each["rules"] for verb in rule["verbs"]}
     assert verbs <= {"get", "list", "watch"}
+
+
+async def test_the_roles_of_those_on_duty_write_the_brake_and_beside_policies_and_nothing_else(
+    installed: ControlPlane,
+) -> None:
+    objects = list(yaml.safe_load_all(await installed.kubectl("kustomize", str(MANIFESTS))))
+    rules = [rule for each in objects if each["metadata"]["name"] == ON_DUTY for rule in each["rules"]]
+    written = {
+        (resource, verb, *rule.get("resourceNames", ()))
+        for rule in rules
+        for resource in rule["resources"]
+        for verb in set(rule["verbs"]) - {"get", "list"}
+    }
+    brake = {("configmaps", verb, "gpupartition-freeze") for verb in ("patch", "delete")}
+    assert written == {("gpupartitionpolicies", "patch"), ("configmaps", "create"), *brake}
 
 
 async def test_an_operator_with_these_rights_starts_and_is_refused_nothing(cluster: Cluster) -> None:

@@ -38,9 +38,14 @@ async def answer(options: argparse.Namespace, what: str, ask: Callable[[Client],
 
 def _explain(error: ApiError) -> str:
     if isinstance(error, Forbidden):
-        return f"{error}; grant the right: bind the ClusterRole gpupartition-plan (manifests/base/planner.yaml) to this account"
+        return f"{error}; grant the right: bind {_role(error)} to this account"
     if isinstance(error, NotFound):
         return f"{error}; install the CRDs first: kubectl apply -k crds"
     if error.status == 0:
         return f"{error}; is the cluster up, and is this the right kubeconfig and context?"
     return str(error)
+
+
+def _role(error: Forbidden) -> str:
+    reads = error.what.startswith(("get ", "list ", "watch "))
+    return f"the ClusterRole gpupartition-{'plan (manifests/base/planner.yaml)' if reads else 'operate (manifests/base/operate.yaml)'}"

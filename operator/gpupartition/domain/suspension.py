@@ -57,6 +57,12 @@ def of_policy(body: Mapping[str, Any]) -> Suspension | None:
     return Suspension(by=by, reason=reason, until=until)
 
 
+def is_paused(body: Mapping[str, Any], now: datetime) -> bool:
+    """Whether a policy is paused, by its spec or beside it."""
+    beside = of_policy(body)
+    return bool(body["spec"].get("rollout", {}).get("paused")) or (beside is not None and beside.holds(now))
+
+
 def of_freeze(config_map: Mapping[str, Any]) -> Suspension:
     """What the freeze ConfigMap says."""
     told = config_map.get("data") or {}

@@ -228,6 +228,7 @@ class Client:
         uid: str | None = None,
         resource_version: str | None = None,
         grace_seconds: int | None = None,
+        dry_run: bool = False,
     ) -> None:
         """Delete, if `uid` and `resource_version` are still those (else Conflict).
 
@@ -239,6 +240,8 @@ class Client:
             options["preconditions"] = preconditions
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
+        if dry_run:
+            options["dryRun"] = ["All"]  # with a body, the server does not look for options in the query
         what = f"delete {kind} {_at(namespace, name)}"
         await self._write(_Request(method="DELETE", what=what, path=kind.path(namespace, name), body=options))
 

@@ -1,0 +1,126 @@
+"""`gpupartition freeze`: nothing is begun and nobody is evicted, in the whole cluster, until it is unfrozen, or a time is over."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from gpupartition import names
+from gpupartition.cli.options import Unusable, describe
+from gpupartition.cli.orders import (
+    CLIENT,
+    SERVER,
+    TRIES,
+    Done,
+    add_common,
+    add_why,
+    carry,
+    finishing,
+    in_flight,
+    whoami,
+)
+
+if TYPE_CHECKING:
+    from gpupartition.kube import Client, Object
+    from gpupartition.settings import Settings
+
+ABOUT: Final = """
+Has the operator begin nothing, of any policy, and evict nobody; nodes that are being changed are finished. It writes the ConfigMap
+gpupartition-freeze into the operator's namespace, with who, why and until when. What somebody else has written is not replaced unless you
+say so.
+"""
+EXAMPLES: Final = """
+examples:
+  %(prog)s --reason="the year-end closing runs" --until=1d
+  %(prog)s -n my-operator
+
+It takes rights in the operator's namespace: the Role gpupartition-operate.
+exit codes: 0 frozen; 1 not (the message says why); 2 wrong usage
+"""
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Give the command its options."""
+    describe(parser, ABOUT, EXAMPLES)
+    add_namespace(parser)
+    add_why(parser)
+    add_common(parser)
+
+
+def add_namespace(parser: argparse.ArgumentParser) -> None:
+    """Add the operator's namespace."""
+    parser.add_argument(
+        "-n",
+        "--namespace",
+        help=f"namespace of the operator (default: $GPUPARTITION_NAMESPACE, else {names.OPERATOR_NAMESPACE})",
+    )
+
+
+async def run(options: argparse.Namespace, settings: Settings) -> int:
+    """Freeze, print, and return the exit code."""
+    namespace = options.namespace or settings.namespace
+
+    async def act(client: Client) -> list[Done]:
+        me = await whoami(client)
+        told = {"by": me, "reason": options.reason or "", "until": options.until or ""}
+        wrote = await _write(client, namespace, {key: value for key, value in told.items() if value}, options, me)
+        moving = tuple(await in_flight(client))
+        state = "everything is frozen" if wrote is not None else "everything is frozen already"
+        says = f"{state}: nothing is begun and nobody is evicted; {finishing(moving)}"
+        return [Done(about=namespace, name=name_of(), says=says, wrote=wrote or {}, in_flight=moving)]
+
+    return await carry(options, act)
+
+
+def name_of() -> str:
+    """The ConfigMap, as kubectl takes it."""
+    return f"configmap/{names.FREEZE_CONFIG_MAP}"
+
+
+async def _write(
+    client: Client, namespace: str, told: dict[str, str], options: argparse.Namespace, me: str
+) -> dict[str, str | None] | None:
+    """Have the ConfigMap say this; None where it says so already. Raises Unusable for what somebody else has written, and ApiError."""
+    from gpupartition.cli.pause import insist_on
+    from gpupartition.domain.suspension import of_freeze
+    from gpupartition.kube import CONFIG_MAPS, Conflict
+
+    data = {"frozen": "true", **told}
+    for _ in range(TRIES):
+        present = await read(client, namespace)
+        if present is not None and (found := of_freeze(present)).holds(datetime.now(UTC)):
+            if options.reason in {None, found.reason} and options.until in {None, found.until}:
+                return None
+            insist_on(found, me, "everything is frozen", overwrite=options.overwrite)
+        meta = {"name": names.FREEZE_CONFIG_MAP, "namespace": namespace}
+        try:
+            if options.dry_run == CLIENT:
+                pass
+            elif present is None:
+                body: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data}
+                await client.create(CONFIG_MAPS, body, dry_run=options.dry_run == SERVER)
+            else:
+                gone = dict.fromkeys(present.get("data") or {}, None)
+                version = {"resourceVersion": present["metadata"]["resourceVersion"]}
+                await client.patch(
+                    CONFIG_MAPS,
+                    names.FREEZE_CONFIG_MAP,
+                    {"metadata": version, "data": gone | data},
+                    namespace=namespace,
+                    dry_run=options.dry_run == SERVER,
+                )
+        except Conflict:
+            continue
+        return dict(data)
+    raise Unusable(f"ConfigMap {namespace}/{names.FREEZE_CONFIG_MAP}: somebody writes to it all the time; try again")
+
+
+async def read(client: Client, namespace: str) -> Object | None:
+    """The ConfigMap, or None. Raises ApiError."""
+    from gpupartition.kube import CONFIG_MAPS, NotFound
+
+    try:
+        return await client.get(CONFIG_MAPS, names.FREEZE_CONFIG_MAP, namespace=namespace)
+    except NotFound:
+        return None

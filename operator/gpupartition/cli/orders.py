@@ -1,0 +1,232 @@
+"""Commands that write. They write a word beside a spec (who, why, until when), and never a spec, so that GitOps does not revert it.
+
+What is written is bound to what was read: of two people who write at the same time the second one reads again, and is told of the first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from gpupartition.cli.forms import NAMES, forms
+from gpupartition.cli.options import OK, Unusable, add_cluster, add_output, complain
+from gpupartition.cli.paint import Line, Span, line
+from gpupartition.names import GROUP
+
+if TYPE_CHECKING:
+    from gpupartition.cli.cluster import Answer
+    from gpupartition.domain.standing import NodeStanding
+    from gpupartition.kube import Client, Kind, Object
+
+NONE, CLIENT, SERVER = DRY_RUNS = ("none", "client", "server")
+TRIES: Final = 10  # of one write: the operator writes to the same objects, at most once a second
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_SPAN: Final = re.compile(r"(\d{1,6}[smhd])+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What became of one object. `about`: for people, `name`: as kubectl takes it; `says`: a sentence; `wrote`: the annotations, or data.
+
+    `fails`: why what was asked for is not so all the same.
+    """
+
+    about: str
+    name: str
+    says: str
+    wrote: Mapping[str, str | None] = field(default_factory=dict)
+    in_flight: tuple[NodeStanding, ...] = ()
+    dry_run: str = NONE
+    fails: str = ""
+
+
+Act = Callable[["Client"], Awaitable[Sequence[Done]]]
+
+
+# ----------------------------------------------------------------------------------------------------------------------- options
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """Add what all of these commands take."""
+    parser.add_argument(
+        "--dry-run",
+        nargs="?",
+        choices=DRY_RUNS,
+        const=CLIENT,
+        default=NONE,
+        help="client: only say what would be written; server: have the API server check it too, and store nothing",
+    )
+    add_output(parser, NAMES)
+    add_cluster(parser)
+
+
+def add_why(parser: argparse.ArgumentParser) -> None:
+    """Add why, until when, and what becomes of somebody else's word."""
+    parser.add_argument("--reason", help="why, for everybody who looks at the status")
+    parser.add_argument(
+        "--until",
+        type=moment_of,
+        metavar="TIME",
+        help="when it is over by itself: a duration from now, such as 90m, 2h or 1d12h, or a time such as 2026-12-01T06:00:00Z",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace what somebody else has written")
+
+
+def moment_of(text: str, now: datetime | None = None) -> str:
+    """A time as it is written down, from a duration or a time. Raises ArgumentTypeError."""
+    now = now or datetime.now(UTC)
+    try:
+        if _SPAN.fullmatch(text):
+            parts = re.findall(r"(\d+)([smhd])", text)
+            at: datetime | None = now + timedelta(seconds=sum(int(count) * _UNITS[unit] for count, unit in parts))
+        else:
+            at = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        at = None
+    if at is None or at.tzinfo is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither a duration such as 2h nor a time with its zone such as 2026-12-01T06:00:00Z"
+        )
+    if at <= now:
+        raise argparse.ArgumentTypeError(f"{text} is over already; it is {written(now)}")
+    return written(at)
+
+
+def written(at: datetime) -> str:
+    """A time as it stands in an annotation."""
+    return at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+# ---------------------------------------------------------------------------------------------------------------------- carrying
+
+
+async def carry(options: argparse.Namespace, act: Act) -> int:
+    """Do it, say what was done, and return the exit code: 1 where something that was asked for is not so."""
+    from gpupartition.cli.cluster import answer
+
+    fails: list[str] = []
+
+    async def ask(client: Client) -> Answer:
+        done = [replace(each, dry_run=options.dry_run) for each in await act(client)]
+        fails.extend(f"{each.about}: {each.fails}" for each in done if each.fails)
+        return FORMS[options.output]([each for each in done if not each.fails]), ()
+
+    code = await answer(options, "answer", ask)
+    return code if code != OK or not fails else complain(*fails)
+
+
+async def annotate(
+    client: Client,
+    kind: Kind,
+    name: str,
+    decide: Callable[[Object], Mapping[str, str | None]],
+    *,
+    dry_run: str,
+) -> Mapping[str, str | None]:
+    """Have these annotations (None: taken away) on an object, decided from what it is now; {} where nothing is to be written.
+
+    Raises what `decide` raises, NotFound, and ApiError.
+    """
+    from gpupartition.kube import Conflict
+
+    for _ in range(TRIES):
+        body = await client.get(kind, name)
+        notes = body["metadata"].get("annotations") or {}
+        wanted = {key: value for key, value in decide(body).items() if notes.get(key) != value}
+        if not wanted or dry_run == CLIENT:
+            return wanted
+        patch = {"metadata": {"resourceVersion": body["metadata"]["resourceVersion"], "annotations": wanted}}
+        try:
+            await client.patch(kind, name, patch, dry_run=dry_run == SERVER)
+        except Conflict:
+            continue  # by now it may say something else: look again
+        return wanted
+    raise Unusable(f"{kind} {name}: somebody writes to it all the time, and nothing was written; try again")
+
+
+async def whoami(client: Client) -> str:
+    """The name under which the API server knows whoever asks; "" where it does not tell."""
+    from gpupartition.kube import ApiError
+
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    try:
+        answer = await client.raw("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=review)
+    except ApiError:
+        return ""
+    return str(answer["status"].get("userInfo", {}).get("username", ""))
+
+
+async def chosen(client: Client, names: Sequence[str], selector: str) -> list[str]:
+    """The policies of these names and this selector. Raises Unusable for one that is not there, or where none is asked for."""
+    from gpupartition.kinds import POLICIES
+
+    known = {body["metadata"]["name"] for body in (await client.list(POLICIES)).items}
+    asked = [name.removeprefix(f"gpupartitionpolicy.{GROUP}/") for name in names]
+    if unknown := [name for name in asked if name not in known]:
+        there = ", ".join(sorted(known)) or "none"
+        raise Unusable(*(f"there is no GpuPartitionPolicy {name}; there are: {there}" for name in unknown))
+    if selector:
+        found = (await client.list(POLICIES, label_selector=selector)).items
+        asked += [body["metadata"]["name"] for body in found]
+        if not asked:
+            raise Unusable(
+                f"no GpuPartitionPolicy has labels {selector}; there are: {', '.join(sorted(known)) or 'none'}"
+            )
+    return list(dict.fromkeys(asked))
+
+
+async def in_flight(client: Client) -> list[NodeStanding]:
+    """The nodes that are being changed."""
+    from gpupartition.domain.standing import QUIET, STUCK, read_node
+    from gpupartition.kinds import NODE_STATES
+
+    nodes = map(read_node, (await client.list(NODE_STATES)).items)
+    return sorted((n for n in nodes if n.phase not in QUIET | STUCK), key=lambda n: n.node)
+
+
+def finishing(nodes: Sequence[NodeStanding]) -> str:
+    """What becomes of the nodes that are being changed, when no other is taken."""
+    if not nodes:
+        return "no node is in flight"
+    told = ", ".join(f"{n.node} ({n.phase})" for n in nodes[:3])
+    more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
+    return f"{len(nodes)} in flight {'goes' if len(nodes) == 1 else 'go'} on to the end: {told}{more}"
+
+
+# ------------------------------------------------------------------------------------------------------------------------- forms
+
+
+def pictured(found: Iterable[Done], _: datetime) -> Iterator[Line]:
+    """For people: a line for each object."""
+    for each in found:
+        tried = {NONE: "", CLIENT: " (dry run)", SERVER: " (server dry run)"}[each.dry_run]
+        yield line(Span(each.about, "bold"), f": {each.says}", Span(tried, "yellow"))
+
+
+def as_data(found: Iterable[Done]) -> dict[str, Any]:
+    """Everything, in names that stay."""
+    return {
+        "objects": [
+            {
+                "name": each.name,
+                "changed": bool(each.wrote),
+                "dryRun": each.dry_run,
+                "says": each.says,
+                "wrote": dict(each.wrote),
+                "inFlight": [{"node": n.node, "phase": n.phase} for n in each.in_flight],
+            }
+            for each in found
+        ]
+    }
+
+
+def names(found: Iterable[Done]) -> list[str]:
+    """The objects, as kubectl takes them."""
+    return [each.name for each in found]
+
+
+FORMS: Final = forms(picture=pictured, data=as_data, names=names)

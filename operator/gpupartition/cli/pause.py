@@ -1,0 +1,92 @@
+"""`gpupartition pause POLICY`: no further node is taken and nobody is evicted, until somebody resumes it, or a time is over."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from gpupartition import names
+from gpupartition.cli.options import Unusable, describe
+from gpupartition.cli.orders import Done, add_common, add_why, annotate, carry, chosen, finishing, in_flight, whoami
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpupartition.domain.suspension import Suspension
+    from gpupartition.kube import Client, Object
+
+ABOUT: Final = """
+Has the operator take no further node of a policy, and evict nobody; nodes that are being changed are finished. It is written beside the spec,
+as annotations with who, why and until when, so that whoever keeps the spec in Git does not revert it. What somebody else has written is not
+replaced unless you say so.
+"""
+EXAMPLES: Final = """
+examples:
+  %(prog)s inference --reason="storage is being moved" --until=2h
+  %(prog)s -l team=ml --until=2026-12-01T06:00:00Z
+  %(prog)s inference --dry-run=server      have the API server check it, and write nothing
+
+It takes the right to patch GpuPartitionPolicies: the ClusterRole gpupartition-operate.
+exit codes: 0 paused; 1 not (the message says why); 2 wrong usage
+"""
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Give the command its options."""
+    describe(parser, ABOUT, EXAMPLES)
+    parser.add_argument("name", nargs="*", metavar="POLICY", help="a policy")
+    parser.add_argument("-l", "--selector", default="", help="label selector of policies")
+    add_why(parser)
+    add_common(parser)
+
+
+async def run(options: argparse.Namespace) -> int:
+    """Pause, print, and return the exit code."""
+    from gpupartition.kinds import POLICIES
+
+    async def act(client: Client) -> list[Done]:
+        if not options.name and not options.selector:
+            raise Unusable("name a policy, or choose some with -l; to stop everything, freeze")
+        policies, me, moving = await chosen(client, options.name, options.selector), await whoami(client), None
+        done = []
+        for name in policies:
+            wrote = await annotate(
+                client, POLICIES, name, lambda body: wanted(body, options, me), dry_run=options.dry_run
+            )
+            moving = await in_flight(client) if moving is None else moving
+            mine = tuple(n for n in moving if n.policy == name)
+            says = f"{'paused' if wrote else 'is paused already'}: no further node is taken and nobody is evicted; {finishing(mine)}"
+            done.append(
+                Done(
+                    about=name, name=f"gpupartitionpolicy.{names.GROUP}/{name}", says=says, wrote=wrote, in_flight=mine
+                )
+            )
+        return done
+
+    return await carry(options, act)
+
+
+def wanted(body: Object, options: argparse.Namespace, me: str) -> Mapping[str, str | None]:
+    """The annotations that a policy is to have; {} where it is paused already as is asked for. Raises Unusable for somebody else's pause."""
+    from gpupartition.domain.suspension import of_policy
+
+    found = of_policy(body)
+    if found is not None and not found.holds(datetime.now(UTC)):
+        found = None
+    if found is not None:
+        if options.reason in {None, found.reason} and options.until in {None, found.until}:
+            return {}
+        insist_on(found, me, f"{body['metadata']['name']} is paused", overwrite=options.overwrite)
+    return {
+        names.PAUSED: "true",
+        names.PAUSED_BY: me or None,
+        names.PAUSED_REASON: options.reason,
+        names.PAUSED_UNTIL: options.until,
+    }
+
+
+def insist_on(found: Suspension, me: str, what: str, *, overwrite: bool) -> None:
+    """Raise Unusable where it is somebody else's, and is not to be replaced."""
+    if (found.by != me or not me) and not overwrite:
+        raise Unusable(f"{what}: {found}; --overwrite replaces that")

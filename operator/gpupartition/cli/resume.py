@@ -1,0 +1,72 @@
+"""`gpupartition resume POLICY`: takes back a pause that was written beside the spec."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Final
+
+from gpupartition import names
+from gpupartition.cli.options import Unusable, describe
+from gpupartition.cli.orders import Done, add_common, annotate, carry, chosen
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpupartition.kube import Client, Object
+
+ABOUT: Final = """
+Has the operator take nodes of a policy again, whoever has paused it. A pause that stands in the spec is for whoever keeps the spec to take
+back: it is told, and left alone.
+"""
+EXAMPLES: Final = """
+examples:
+  %(prog)s inference
+  %(prog)s -l team=ml
+
+It takes the right to patch GpuPartitionPolicies: the ClusterRole gpupartition-operate.
+exit codes: 0 resumed, or not paused; 1 still paused by its spec, or not to be reached (the message says so); 2 wrong usage
+"""
+PAUSED: Final = (names.PAUSED, names.PAUSED_BY, names.PAUSED_REASON, names.PAUSED_UNTIL)
+STILL: Final = "is still paused by its spec; have spec.rollout.paused be false where the policy is kept"
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Give the command its options."""
+    describe(parser, ABOUT, EXAMPLES)
+    parser.add_argument("name", nargs="*", metavar="POLICY", help="a policy")
+    parser.add_argument("-l", "--selector", default="", help="label selector of policies")
+    add_common(parser)
+
+
+async def run(options: argparse.Namespace) -> int:
+    """Resume, print, and return the exit code."""
+
+    async def act(client: Client) -> list[Done]:
+        if not options.name and not options.selector:
+            raise Unusable("name a policy, or choose some with -l")
+        return [
+            await _resume(client, name, options.dry_run)
+            for name in await chosen(client, options.name, options.selector)
+        ]
+
+    return await carry(options, act)
+
+
+async def _resume(client: Client, name: str, dry_run: str) -> Done:
+    from gpupartition.domain.suspension import of_policy
+    from gpupartition.kinds import POLICIES
+
+    before: list[Object] = []
+
+    def decide(body: Object) -> Mapping[str, str | None]:
+        before[:] = [body]
+        notes = body["metadata"].get("annotations") or {}
+        return {key: None for key in PAUSED if key in notes}
+
+    wrote = await annotate(client, POLICIES, name, decide, dry_run=dry_run)
+    (body,) = before
+    found = of_policy(body)
+    says = f"resumed; it was paused: {found}" if found is not None else "is not paused"
+    still = bool(body["spec"].get("rollout", {}).get("paused"))
+    kind = f"gpupartitionpolicy.{names.GROUP}"
+    return Done(about=name, name=f"{kind}/{name}", says=says, wrote=wrote, fails=STILL if still else "")

@@ -1,0 +1,73 @@
+"""`gpupartition unfreeze`: takes back what `freeze` has written."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Final
+
+from gpupartition import names
+from gpupartition.cli.freeze import add_namespace, name_of, read
+from gpupartition.cli.options import Unusable, describe
+from gpupartition.cli.orders import CLIENT, SERVER, TRIES, Done, add_common, carry
+
+if TYPE_CHECKING:
+    from gpupartition.kube import Client
+    from gpupartition.settings import Settings
+
+ABOUT: Final = """
+Has the operator go on where it was when everything was frozen, whoever has frozen it: the ConfigMap gpupartition-freeze is deleted. Policies
+that are paused stay so.
+"""
+EXAMPLES: Final = """
+examples:
+  %(prog)s
+  %(prog)s --dry-run       only say by whom and why everything is frozen
+
+It takes rights in the operator's namespace: the Role gpupartition-operate.
+exit codes: 0 nothing is frozen any more; 1 it is (the message says why); 2 wrong usage
+"""
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Give the command its options."""
+    describe(parser, ABOUT, EXAMPLES)
+    add_namespace(parser)
+    add_common(parser)
+
+
+async def run(options: argparse.Namespace, settings: Settings) -> int:
+    """Unfreeze, print, and return the exit code."""
+    namespace = options.namespace or settings.namespace
+
+    async def act(client: Client) -> list[Done]:
+        says, wrote = await _take_away(client, namespace, options.dry_run)
+        return [Done(about=namespace, name=name_of(), says=says, wrote=wrote)]
+
+    return await carry(options, act)
+
+
+async def _take_away(client: Client, namespace: str, dry_run: str) -> tuple[str, dict[str, str | None]]:
+    from gpupartition.domain.suspension import of_freeze
+    from gpupartition.kube import CONFIG_MAPS, Conflict, NotFound
+
+    for _ in range(TRIES):
+        present = await read(client, namespace)
+        if present is None:
+            return "nothing is frozen", {}
+        meta = present["metadata"]
+        if dry_run != CLIENT:
+            try:
+                await client.delete(
+                    CONFIG_MAPS,
+                    names.FREEZE_CONFIG_MAP,
+                    namespace=namespace,
+                    uid=meta["uid"],
+                    resource_version=meta["resourceVersion"],
+                    dry_run=dry_run == SERVER,
+                )
+            except (Conflict, NotFound):
+                continue
+        return f"unfrozen; it was frozen: {of_freeze(present)}", dict.fromkeys(
+            present.get("data") or {"frozen": ""}, None
+        )
+    raise Unusable(f"ConfigMap {namespace}/{names.FREEZE_CONFIG_MAP}: somebody writes to it all the time; try again")
