@@ -14,7 +14,7 @@ from typing import Any
 
 import kopf
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.driver import DriverLoop
@@ -24,7 +24,7 @@ from gpupartition.controller.forecast import Forecast, Observer
 from gpupartition.controller.handlers import Kinds, registry
 from gpupartition.controller.intent import Intents, Policy
 from gpupartition.controller.ledger import Ledger
-from gpupartition.controller.metrics import LEADING, TURNS
+from gpupartition.controller.metrics import FAILED_TURNS, LEADING, TURNS, Snapshot
 from gpupartition.controller.node import NodeLoop
 from gpupartition.controller.occupants import Occupants
 from gpupartition.controller.policy import PolicyLoop
@@ -106,6 +106,10 @@ class Operator:
             policies=self._kinds.policies,
             drivers=self._kinds.drivers,
             on_progress=self._policy_progressed,
+        )
+        self._snapshot = CollectorRegistry()
+        self._snapshot.register(
+            Snapshot(self._caches, self._kinds.policies, self._kinds.drivers, known=self._ready.is_set)
         )
         self._driver_loop = DriverLoop(client, intents)
         self._policy_loop = PolicyLoop(
@@ -216,10 +220,12 @@ class Operator:
                 log.debug("%s; looking again", error, extra={loop: name})
                 continue
             except ApiError as error:
+                FAILED_TURNS.labels(loop=loop).inc()
                 pause = queue.failed(name)
                 log.warning("%s; looking again in %.1f s", error, pause, extra={loop: name})
                 continue
             except Exception:
+                FAILED_TURNS.labels(loop=loop).inc()
                 # One object that nobody foresaw must not stop all the others; it is tried again, ever less often.
                 pause = queue.failed(name)
                 log.exception("a mistake of the operator; looking again in %.1f s", pause, extra={loop: name})
@@ -270,13 +276,17 @@ class Operator:
             return await _text("standing by")  # as ready as it can be: a roll-out of our own must not wait for it
         return await (_text("ready") if self._ready.is_set() else _text("reading", status=503))
 
+    async def _answer_metrics(self, _: web.Request) -> web.Response:
+        told = generate_latest(REGISTRY) + generate_latest(self._snapshot)
+        return web.Response(body=told, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
     async def _serve(self) -> None:
         app = web.Application()
         app.add_routes(
             [
                 web.get("/healthz", _alive),
                 web.get("/readyz", self._answer_readiness),
-                web.get("/metrics", _metrics),
+                web.get("/metrics", self._answer_metrics),
             ]
         )
         runner = web.AppRunner(app, access_log=None)
@@ -326,7 +336,3 @@ async def _text(text: str, *, status: int = 200) -> web.Response:
 
 async def _alive(_: web.Request) -> web.Response:
     return await _text("alive")
-
-
-async def _metrics(_: web.Request) -> web.Response:
-    return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})

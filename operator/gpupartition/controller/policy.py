@@ -12,6 +12,7 @@ from gpupartition.controller.collect import Collector
 from gpupartition.controller.finalizer import hold, let_go
 from gpupartition.controller.intent import Intents, Policy
 from gpupartition.controller.ledger import Ledger
+from gpupartition.controller.metrics import forget
 from gpupartition.controller.preparing import Preparing
 from gpupartition.controller.probe import GRANTED, Probe
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, new_record, with_state
@@ -55,6 +56,7 @@ class PolicyLoop:
             body = self._policies[name] = await self._client.get(POLICIES, name)
         except NotFound:
             self._policies.pop(name, None)
+            forget(name)
             for record in self._caches.records.by("policy", name):
                 self._on_node(record.name)
             for node in await self._ledger.sweep(name):

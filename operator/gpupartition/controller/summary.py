@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from gpupartition.api.v1alpha1 import Condition, Grant, Phase, PolicyStatus
+from gpupartition.api.v1alpha1 import Condition, Phase, PolicyStatus
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.census import Census
 from gpupartition.controller.events import Recorder
 from gpupartition.controller.forecast import Observer
 from gpupartition.controller.intent import Policy, revision
-from gpupartition.controller.metrics import IN_FLIGHT, NODES
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, dump
 from gpupartition.controller.scope import Scope, Standings, ledger_of
 from gpupartition.domain.admission import Admission, as_granted
@@ -109,7 +108,6 @@ class Summary:
             if astray:
                 rollout, look_again = replace(rollout, astray=astray), WATCHED
                 status = sum_up(rollout)
-        _measure(scope, ledger)
         again = await self._write(scope.body, policy, status)
         due = None
         if policy.spec is not None and policy.spec.rollout.progress_deadline_seconds:
@@ -181,13 +179,6 @@ def sooner(again: timedelta | None, at: datetime | None) -> timedelta | None:
         return again
     wait = max(at - datetime.now(UTC), timedelta(0)) + A_MOMENT
     return wait if again is None else min(again, wait)
-
-
-def _measure(scope: Scope, ledger: Sequence[Grant]) -> None:
-    phases = Counter(r.state.phase for r in scope.records.values())
-    for phase in Phase:
-        NODES.labels(policy=scope.policy.name, phase=phase).set(phases[phase])
-    IN_FLIGHT.labels(driver=scope.driver.name).set(len(ledger))
 
 
 def _ready(status: PolicyStatus) -> Condition | None:
