@@ -16,8 +16,9 @@ from tests.unit.fleet import driver, policy
 
 from gpupartition.api import crd
 from gpupartition.cli.documents import read
-from gpupartition.cli.offline import KINDS
-from gpupartition.cli.options import Unusable
+from gpupartition.cli.offline import KINDS, refused
+from gpupartition.cli.options import ERROR, Unusable, complain
+from gpupartition.domain.written import LONGEST
 from gpupartition.kube import Object
 
 
@@ -49,14 +50,14 @@ def test_several_documents_in_one_file_are_all_read(tmp_path: Path) -> None:
 
 def test_what_kubectl_prints_can_be_piped_in() -> None:
     text = yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [policy("one")]})
-    assert [d.name for d in read(["-"], io.StringIO(text))] == ["one"]
+    assert [d.name for d in read(["-"], io.BytesIO(text.encode()))] == ["one"]
 
 
 def test_every_mistake_is_told_not_only_the_first(tmp_path: Path) -> None:
     assert mistakes(tmp_path, changed(mode="Look", rollout={"limit": True}), {**policy(), "kind": "GpuPolicy"}) == [
-        'policy.yaml, document 1: GpuPartitionPolicy inference: spec.mode: write Enforce or Observe (it is "Look")',
-        "policy.yaml, document 1: GpuPartitionPolicy inference: spec.rollout.limit: write a whole number, or a text (it is true)",
-        "policy.yaml, document 2: kind GpuPolicy is none of GpuPartitionDriver, GpuPartitionPolicy",
+        'policy.yaml, document 1 (line 1): GpuPartitionPolicy inference: spec.mode: write Enforce or Observe (it is "Look")',
+        "policy.yaml, document 1 (line 1): GpuPartitionPolicy inference: spec.rollout.limit: write a whole number, or a text (it is true)",
+        "policy.yaml, document 2 (line 20): kind GpuPolicy is none of GpuPartitionDriver, GpuPartitionPolicy",
     ]
 
 
@@ -64,7 +65,7 @@ def test_what_stands_beside_a_policy_is_passed_over_and_counted(capsys: pytest.C
     others = [{"apiVersion": "apps/v1", "kind": "Deployment"}, {"apiVersion": "v1", "kind": "ConfigMap"}] * 2
     record = {"apiVersion": "gpupartition.dev/v1alpha1", "kind": "GpuPartitionNodeState"}
     text = yaml.safe_dump_all([*others, policy("one"), record])
-    assert [d.name for d in read(["-"], io.StringIO(text))] == ["one"]
+    assert [d.name for d in read(["-"], io.BytesIO(text.encode()))] == ["one"]
     told = "passed over, as nothing is planned for it: 2 ConfigMap, 2 Deployment, 1 GpuPartitionNodeState\n"
     assert capsys.readouterr().err == told
 
@@ -144,7 +145,7 @@ def test_a_mistake_is_told_with_its_place_and_what_to_write(tmp_path: Path, body
 def test_the_same_object_twice_is_a_mistake(tmp_path: Path) -> None:
     (line,) = mistakes(tmp_path, policy("one"), policy("one"))
     assert line == (
-        "policy.yaml, document 2: GpuPartitionPolicy one is in policy.yaml, document 1 already; keep one of them"
+        "policy.yaml, document 2 (line 18): GpuPartitionPolicy one is in policy.yaml, document 1 (line 1) already; keep one of them"
     )
 
 
@@ -154,10 +155,10 @@ HEAD = "apiVersion: gpupartition.dev/v1alpha1\nkind: GpuPartitionPolicy\n"
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("a: [", "not YAML"),
+        ("a: [", r"policy\.yaml, line 2: not YAML: "),
         ("", "no GpuPartitionPolicy"),
-        (f"{HEAD}spec: &all {{a: *all}}", "says what no JSON can say"),
-        (f"{HEAD}spec: {{!!timestamp 2026-11-30: a}}", "says what no JSON can say"),
+        (f"{HEAD}spec: &all {{a: *all}}", "line 3: &all contains itself; write what is meant in full"),
+        (f"{HEAD}spec: {{}}\nspec: {{}}", "line 4: the key spec is there already; keep one of them"),
     ],
 )
 def test_a_file_without_usable_text_is_named(tmp_path: Path, text: str, says: str) -> None:
@@ -169,7 +170,7 @@ def test_a_file_without_usable_text_is_named(tmp_path: Path, text: str, says: st
 
 def test_yaml_is_read_as_kubectl_reads_it(tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_text(
-        yaml.safe_dump(changed(mode=None))
+        yaml.safe_dump(changed(mode=None)).removesuffix("  rollout: {}\n")
         + "  rollout: {pauseBetweenSeconds: 60.0, windows: [{start: 22:00, end: 06:00}]}\n"
         + "status: {observedGeneration: never}\n"
     )
@@ -177,6 +178,69 @@ def test_yaml_is_read_as_kubectl_reads_it(tmp_path: Path) -> None:
     window = {"start": "22:00", "end": "06:00"}
     assert found.body["spec"]["rollout"] == {"pauseBetweenSeconds": 60, "windows": [window]}
     assert "mode" not in found.body["spec"]
+
+
+def test_what_cannot_be_read_does_not_hide_mistakes_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "broken.yaml").write_text("a: 1\nb: [\n")
+    wrong = written_to(tmp_path, changed(mode="Look"))
+    with pytest.raises(Unusable) as unusable:
+        read([str(tmp_path / "broken.yaml"), wrong])
+    first, second = unusable.value.lines
+    assert "broken.yaml, line 3: not YAML: " in first
+    assert "policy.yaml: GpuPartitionPolicy inference: spec.mode" in second
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"a: 1\nb: \xff\n", "no UTF-8 text in line 2; name a file"),
+        (b"#" * (LONGEST + 1), "more than 8 MiB, most of which can be nothing that is planned; name a file"),
+    ],
+)
+def test_a_file_that_is_no_text_or_too_large_is_told_in_a_line(tmp_path: Path, content: bytes, says: str) -> None:
+    (tmp_path / "policy.yaml").write_bytes(content)
+    with pytest.raises(Unusable, match=says):
+        read([str(tmp_path / "policy.yaml")])
+
+
+def test_what_never_ends_is_not_read_to_its_end() -> None:
+    with pytest.raises(Unusable, match="more than 8 MiB"):
+        read(["/dev/zero"])
+
+
+def test_a_closed_stdin_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(Unusable, match="stdin: it is closed; name a file"):
+        read(["-"])
+
+
+@pytest.mark.parametrize(
+    ("body", "at"),
+    [
+        (changed(layouts=[{}] * 1_000_000), "spec.layouts: list at most 16"),
+        (changed(nodeSelector={"matchLabels": dict.fromkeys(map(str, range(100_000)), 1)}), "write at most 32 entries"),
+        (changed(driver="a" * 1_000_000 + "!"), "spec.driver: write at most 253 characters"),
+    ],
+)
+def test_what_is_too_long_is_not_gone_through(body: Object, at: str) -> None:
+    (line,) = refused(body)
+    assert at in ": ".join(line)
+    assert len(": ".join(line)) < 200
+
+
+def test_of_many_mistakes_a_hundred_are_told(tmp_path: Path) -> None:
+    nonsense = {f"field{n}": n for n in range(1000)}
+    told = mistakes(tmp_path, *[{**policy(f"p{n}"), **nonsense} for n in range(3)])
+    assert len(told) == 101
+    assert told[-1] == "and 200 mistakes more"
+
+
+def test_what_others_wrote_moves_no_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "policy.yaml").write_text('kind: "\\e[2J\\x9b\\a"\napiVersion: gpupartition.dev/v1alpha1\n')
+    with pytest.raises(Unusable) as unusable:
+        read([str(tmp_path / "policy.yaml")])
+    assert complain(*unusable.value.lines) == ERROR
+    assert r"kind \x1b[2J\x9b\x07 is none of" in capsys.readouterr().err
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

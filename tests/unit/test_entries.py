@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 import yaml
 
+from gpupartition.domain import entries
 from gpupartition.domain.entries import Document, Unreadable, identity, is_there, used, waits_for_rest, written
+from gpupartition.domain.written import documents
 from gpupartition.names import ENTRIES
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -77,14 +80,43 @@ def test_only_entries_of_ours_are_ours_and_only_they_go() -> None:
     assert gone["metadata"]["resourceVersion"] == "3"
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "layouts: []", "a"])
+HOSTILE = [
+    "[" * 100_000,
+    "a: " + "9" * 100_000,
+    "a: &a {b: *a}",
+    "a: 1\na: 2",
+    "a: !!python/name:os.system",
+    "a: 1\n---\nb: 2",
+]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "layouts: []", "a", *HOSTILE], ids=lambda text: text[:20])
 def test_a_document_of_another_shape_is_never_written_over(text: str) -> None:
     with pytest.raises(Unreadable):
         FILE.with_entry(config_map(text), "a", [1], T0)
     assert not is_there(FILE.entry("a", [1]), config_map(text))
 
 
-@pytest.mark.parametrize("note", ["", "{", "[]"])
+def test_what_cannot_be_read_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, looked = "layouts: {a: [1], a: [2]}", list[str]()
+
+    def look(text: str) -> Iterator[tuple[int, Any]]:
+        looked.append(text)
+        return documents(text)
+
+    monkeypatch.setattr(entries, "documents", look)
+    for _ in range(3):
+        with pytest.raises(Unreadable, match="line 1: the key a is there already; keep one of them"):
+            FILE.read(config_map(text))
+    assert looked == [text]
+
+
+STAMPS = [{"a": 1}, {"a": {"used": 5, "written": "soon"}}, {"a": {"used": "2026-11-30", "written": None}}]
+
+
+@pytest.mark.parametrize(
+    "note", ["", "{", "[]", "[" * 100_000, '{"a": ' + "9" * 5000 + "}", *map(json.dumps, STAMPS)], ids=lambda n: n[:20]
+)
 def test_a_note_that_nobody_can_read_makes_every_entry_new(note: str) -> None:
     text = FILE.with_entry(None, "a", [1], T0)["data"]["config.yaml"]
     spoilt = config_map(text, annotations={ENTRIES: note})

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-import yaml
-
 from gpupartition.domain.backend import Cluster, Object, Problem, Refused
 from gpupartition.domain.entries import MAX_SIZE, Document, Unreadable
+from gpupartition.domain.written import Illegible, documents
 
 M = TypeVar("M")
 
@@ -65,10 +64,10 @@ def read_tables(text: str, at: str, read: Callable[[Any, str], Sequence[M]]) -> 
     """What these tables say, or what is wrong with them."""
     found: list[M] = []
     try:
-        for document in yaml.safe_load_all(text):
+        for _, document in documents(text):
             found += read(document, at)
-    except yaml.YAMLError as error:
-        why = f"it is neither YAML nor JSON: {' '.join(str(error).split())}"
+    except Illegible as illegible:
+        why = f"it is neither YAML nor JSON: {illegible}"
         return (), (Problem(reason="TableInvalid", at=at, why=why, fix="correct it"),)
     except Refused as refused:
         return (), tuple(refused.problems)

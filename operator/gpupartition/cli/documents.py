@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, BinaryIO, Final
 
-import yaml
-
-from gpupartition.cli.offline import KINDS, refused
+from gpupartition.cli.offline import KINDS, MOST, refused
 from gpupartition.cli.options import Unusable
+from gpupartition.cli.paint import on_one_line
+from gpupartition.domain.written import LONGEST, Illegible, documents, short
 from gpupartition.names import API_VERSION, GROUP
 
 Object = dict[str, Any]
@@ -25,7 +22,7 @@ STDIN: Final = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """One object and where it was found: `policy.yaml, document 2`."""
+    """One object and where it was found: `policy.yaml, document 2 (line 14)`."""
 
     at: str
     body: Object
@@ -41,28 +38,24 @@ class Document:
         return str(self.body["metadata"]["name"])
 
 
-def read(paths: Sequence[str], stdin: TextIO = sys.stdin) -> list[Document]:
-    """All drivers and policies in these files (`-`: stdin). Raises Unusable with every mistake in them; other kinds are counted on stderr."""
+def read(paths: Sequence[str], stdin: BinaryIO | None = None) -> list[Document]:
+    """All drivers and policies in these files (`-`: stdin). Raises Unusable with the mistakes in them; other kinds are counted on stderr."""
     mistakes: list[str] = []
     found: list[Document] = []
     others: Counter[str] = Counter()
     for path in paths:
         named = "stdin" if path == STDIN else path
         try:
-            text = stdin.read() if path == STDIN else Path(path).read_text(encoding="utf-8")
-            parsed = list(yaml.load_all(text, _Loader))
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) and error.strerror else "not UTF-8 text"
+            text = _text(path, stdin)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             mistakes.append(f"{named}: {why}; name a file with a GpuPartitionPolicy, or - for stdin")
             continue
-        except yaml.YAMLError as error:
-            mistakes.append(f"{named}: not YAML: {' '.join(str(error).split())}")
-            continue
-        for number, body in enumerate(_flat(parsed), 1):
+        for at, body in _objects(text, named, mistakes):
             if _is_other(body):
                 others[body["kind"]] += 1
                 continue
-            document, wrong = _document(body, named if len(parsed) == 1 else f"{named}, document {number}")
+            document, wrong = _document(body, at)
             mistakes += wrong
             found += [document] if document else []
     seen: dict[tuple[str, str], str] = {}
@@ -74,36 +67,55 @@ def read(paths: Sequence[str], stdin: TextIO = sys.stdin) -> list[Document]:
             )
         seen[key] = document.at
     if mistakes:
-        raise Unusable(*mistakes)
-    passed_over = ", ".join(f"{count} {kind}" for kind, count in sorted(others.items()))
+        more = [f"and {len(mistakes) - MOST} mistakes more"] if len(mistakes) > MOST else []
+        raise Unusable(*mistakes[:MOST], *more)
+    passed_over = ", ".join(f"{count} {short(kind)}" for kind, count in sorted(others.items())[:MOST])
     if not found:
         raise Unusable(
             f"{', '.join('stdin' if p == STDIN else p for p in paths)}: no GpuPartitionPolicy and no GpuPartitionDriver in there"
             + (passed_over and f", but {passed_over}")
         )
     if passed_over:
-        print(f"passed over, as nothing is planned for it: {passed_over}", file=sys.stderr)  # noqa: T201
+        print(on_one_line(f"passed over, as nothing is planned for it: {passed_over}"), file=sys.stderr)  # noqa: T201
     return found
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML as kubectl reads it, to whom 22:00 and 2026-11-30 are texts, and no number of minutes and no date."""
+def _text(path: str, stdin: BinaryIO | None) -> str:
+    """What is in there. Raises OSError and ValueError."""
+    if path == STDIN:
+        stdin = stdin or getattr(sys.stdin, "buffer", None)
+        if stdin is None:
+            raise ValueError("it is closed")
+        read = stdin.read(LONGEST + 1)
+    else:
+        with Path(path).open("rb") as file:
+            read = file.read(LONGEST + 1)
+    if len(read) > LONGEST:
+        raise ValueError(f"more than {LONGEST // 2**20} MiB, most of which can be nothing that is planned")
+    try:
+        return read.decode()
+    except UnicodeDecodeError as error:
+        line = read.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"no UTF-8 text in line {line}") from error
 
 
-_SIXTIETHS: Final = "tag:yaml.org,2002:str", re.compile(r"^[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?$")
-_Loader.yaml_implicit_resolvers = {
-    first: [_SIXTIETHS, *((tag, form) for tag, form in forms if tag != "tag:yaml.org,2002:timestamp")]
-    for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
+def _objects(text: str, named: str, mistakes: list[str]) -> Iterator[tuple[str, Any]]:
+    """What is in the text, and where: empty documents are left out, and what `kubectl get -o yaml` writes is a List."""
+    try:
+        parsed = [(line, body) for line, body in documents(text) if body is not None]
+    except Illegible as illegible:
+        mistakes.append(f"{named}, {illegible}")
+        return
+    for number, (line, body) in enumerate(parsed, 1):
+        yield from _flat(body, named if len(parsed) == 1 else f"{named}, document {number} (line {line})")
 
 
-def _flat(bodies: Iterable[Any]) -> Iterator[Any]:
-    """Without empty documents; what `kubectl get -o yaml` writes is a List."""
-    for body in bodies:
-        if isinstance(body, dict) and body.get("kind") == "List" and isinstance(body.get("items"), list):
-            yield from _flat(body["items"])
-        elif body is not None:
-            yield body
+def _flat(body: Any, at: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(body, dict) and body.get("kind") == "List" and isinstance(body.get("items"), list):
+        for number, item in enumerate(body["items"], 1):
+            yield from _flat(item, f"{at}, item {number}")
+    else:
+        yield at, body
 
 
 def _is_other(body: Any) -> bool:
@@ -119,31 +131,28 @@ def _document(body: Any, at: str) -> tuple[Document | None, list[str]]:
         return None, [f"{at}: no Kubernetes object: it has no kind; write kind: GpuPartitionPolicy"]
     kind, version = body["kind"], body.get("apiVersion")
     if kind not in KINDS:
-        return None, [f"{at}: kind {kind} is none of {', '.join(sorted(KINDS))}"]
+        return None, [f"{at}: kind {short(kind)} is none of {', '.join(sorted(KINDS))}"]
     if version != API_VERSION:
-        return None, [f"{at}: apiVersion {version} of {kind} is not known; write {API_VERSION}"]
-    try:
-        sent = _sent(body)
-    except (TypeError, ValueError) as error:
-        return None, [f"{at}: {kind} says what no JSON can say: {error}"]
+        return None, [f"{at}: apiVersion {short(str(version))} of {kind} is not known; write {API_VERSION}"]
+    sent = _sent(body)
     meta = sent.get("metadata")
-    head = " ".join([f"{at}: {kind}", *([str(meta["name"])] if isinstance(meta, dict) and "name" in meta else ())])
+    head = " ".join(
+        [f"{at}: {kind}", *([short(str(meta["name"]))] if isinstance(meta, dict) and "name" in meta else ())]
+    )
     wrong = [": ".join(filter(None, (head, path, says))) for path, says in refused(sent)]
     return (None, wrong) if wrong else (Document(at=at, body=sent), [])
 
 
-def _sent(body: Object) -> Object:
-    """The object as it comes to the API server, to which a null in a map says no more than nothing does. Raises TypeError and ValueError."""
-    read: Object = json.loads(
-        json.dumps(body, default=str),
-        object_hook=lambda members: {name: value for name, value in members.items() if value is not None},
-        parse_int=_number,
-        parse_float=_number,
-    )
-    return read
-
-
-def _number(text: str) -> int | float:
-    """2.0 is 2, and what is too large for 64 bits is no whole number."""
-    number = Decimal(text)
-    return int(number) if number == number.to_integral_value() and abs(number) < 2**63 else float(number)
+def _sent(value: Any) -> Any:
+    """As it comes to the API server, to which a null in a map says no more than nothing does; 2.0 is 2, and 2**63 no whole number."""
+    match value:
+        case dict():
+            return {name: _sent(each) for name, each in value.items() if each is not None}
+        case list():
+            return [_sent(each) for each in value]
+        case float() if value.is_integer() and abs(value) < 2**63:
+            return int(value)
+        case int() if abs(value) >= 2**63:
+            return float(value)
+        case _:
+            return value

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
-from gpupartition.cli.paint import Line, colourful, rendered
+from gpupartition.cli.paint import Line, colourful, on_one_line, rendered
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ def forms(
         "table": lambda found: painted(picture(found, datetime.now(UTC))),
         "json": lambda found: json.dumps(data(found), indent=2),
         "yaml": lambda found: _yaml(data(found)),
-        "name": lambda found: "\n".join(names(found)),
+        "name": lambda found: "\n".join(map(on_one_line, names(found))),
     }
 
 

@@ -6,17 +6,21 @@ import json
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Final
 
 from pydantic import TypeAdapter
 
 from gpupartition.api import crd, v1alpha1
 from gpupartition.domain import cel
+from gpupartition.domain.written import short
 
 Schema = Mapping[str, Any]
 Found = Iterator[tuple[str, str]]  # the path of what is wrong, "" for the object, and a sentence
 
 KINDS: Final[Mapping[str, crd.Kind]] = {kind.kind: kind for kind in crd.KINDS if kind.subresource}  # that people write
+
+MOST: Final = 100  # things wrong with one object that are told: whoever has more goes on from there
 
 _TEXTS: Final = {"type": "object", "additionalProperties": {"type": "string"}}
 _METADATA: Final = {  # that the API server checks of every object, as far as anything is planned with it
@@ -51,10 +55,10 @@ _BOUNDS: Final[Mapping[str, tuple[Callable[[int, int], bool], str]]] = {
 
 
 def refused(body: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """All that is wrong with an object of one of KINDS, by path. Rules are asked only when the form is right, as they rely on it."""
+    """What is wrong with an object of one of KINDS, by path; MOST of it. Rules are asked only when the form is right, as they rely on it."""
     written = {name: value for name, value in body.items() if name != "status"}  # which only the operator writes
     schema = _schema(body["kind"])
-    return list(_misshapen(written, schema, "")) or list(_against_rules(written, schema, ""))
+    return list(islice(_misshapen(written, schema, ""), MOST)) or list(_against_rules(written, schema, ""))
 
 
 @lru_cache
@@ -69,7 +73,7 @@ def _below(value: Any, schema: Schema, at: str) -> Iterator[tuple[Any, Schema, s
         if name in value:
             yield value[name], field, f"{at}.{name}".removeprefix(".")
     if (field := schema.get("additionalProperties")) is not None:
-        yield from ((each, field, f"{at}[{name}]") for name, each in value.items())
+        yield from ((each, field, f"{at}[{short(name)}]") for name, each in value.items())
     if (field := schema.get("items")) is not None:
         yield from ((each, field, f"{at}[{place}]") for place, each in enumerate(value))
 
@@ -79,19 +83,24 @@ def _misshapen(value: Any, schema: Schema, at: str) -> Found:
     if type(value) not in types:
         yield at, f"write {wanted}{_shown(value)}"
         return
+    size = value if isinstance(value, int) else len(value)
+    beyond = [
+        says.format(schema[b]) for b, (holds, says) in _BOUNDS.items() if b in schema and not holds(size, schema[b])
+    ]
+    if beyond:  # and what is too long is not gone through: it may be longer than anybody waits
+        yield at, f"{beyond[0]}{_shown(value)}"
+        return
     if value not in schema.get("enum", [value]):
         yield at, f"write {_or(schema['enum'])}{_shown(value)}"
     if "pattern" in schema and not cel.matches(value, schema["pattern"]):
         yield at, f"has to match {schema['pattern']}{_shown(value)}"
-    size = value if isinstance(value, int) else len(value)
-    for bound, (holds, says) in _BOUNDS.items():
-        if bound in schema and not holds(size, schema[bound]):
-            yield at, f"{says.format(schema[bound])}{_shown(value)}"
     yield from _wrong_members(value, schema, at)
     for key in schema.get("x-kubernetes-list-map-keys", ()):
         names = [item.get(key) for item in value if isinstance(item, dict)]
         yield from (
-            (f"{at}[{n}].{key}", f"{name} is there already") for n, name in enumerate(names) if name in names[:n]
+            (f"{at}[{n}].{key}", f"{short(str(name))} is there already")
+            for n, name in enumerate(names)
+            if name in names[:n]
         )
     for each in _below(value, schema, at):
         yield from _misshapen(*each)
@@ -106,7 +115,7 @@ def _wrong_members(value: Any, schema: Schema, at: str) -> Found:
     if known and not schema.get("x-kubernetes-preserve-unknown-fields"):
         for name in value:
             if name not in known:
-                yield f"{at}.{name}".removeprefix("."), f"there is no such field; write {_or(sorted(known))}"
+                yield f"{at}.{short(name)}".removeprefix("."), f"there is no such field; write {_or(sorted(known))}"
 
 
 def _against_rules(value: Any, schema: Schema, at: str) -> Found:
@@ -120,7 +129,7 @@ def _against_rules(value: Any, schema: Schema, at: str) -> Found:
 
 
 def _shown(value: Any) -> str:
-    return "" if isinstance(value, dict | list) else f" (it is {json.dumps(value, ensure_ascii=False)})"
+    return "" if isinstance(value, dict | list) else f" (it is {short(json.dumps(value, ensure_ascii=False))})"
 
 
 def _or(names: list[str]) -> str:

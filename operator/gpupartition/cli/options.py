@@ -8,6 +8,8 @@ import sys
 from collections.abc import Collection
 from typing import Final
 
+from gpupartition.cli.paint import on_one_line
+
 OK: Final = 0
 ERROR: Final = 1
 USAGE: Final = 2  # argparse's own
@@ -83,5 +85,5 @@ def unwritten(what: str, error: OSError) -> int:
 def complain(*lines: str) -> int:
     """Say what is wrong, one line for each mistake; returns the exit code."""
     for line in lines:
-        print(f"error: {line}", file=sys.stderr)  # noqa: T201
+        print(f"error: {on_one_line(line)}", file=sys.stderr)  # noqa: T201
     return ERROR

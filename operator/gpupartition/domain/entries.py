@@ -16,6 +16,7 @@ from typing import Any, Final
 import yaml
 
 from gpupartition import names
+from gpupartition.domain.written import Illegible, documents
 
 Object = Mapping[str, Any]
 
@@ -111,22 +112,33 @@ class Document:
         return str(yaml.safe_dump(dict(parsed), sort_keys=False))
 
 
-@lru_cache(maxsize=16)  # thousands of nodes ask for the same text, and YAML is slow; nobody writes into what is read
 def _read(text: str) -> Any:
-    try:
-        found = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise Unreadable(f"is neither YAML nor JSON: {' '.join(str(error).split())}") from error
+    found, why = _parse(text)
+    if why:
+        raise Unreadable(why)
     return {} if found is None else found
 
 
-def _stamps(config_map: Object | None) -> dict[str, dict[str, str]]:
-    text = (config_map or {}).get("metadata", {}).get("annotations", {}).get(names.ENTRIES, "{}")
+@lru_cache(maxsize=16)  # thousands of nodes ask for the same text, and YAML is slow; nobody writes into what is read
+def _parse(text: str) -> tuple[Any, str]:
+    """The document, or why there is none."""
     try:
-        found = json.loads(text)
-    except ValueError:
-        return {}  # somebody wrote it by hand: every entry counts as new
-    return found if isinstance(found, dict) else {}
+        found = [body for _, body in documents(text)]
+    except Illegible as illegible:
+        return None, f"is neither YAML nor JSON: {illegible}"
+    if len(found) > 1:
+        return None, "has several documents, of which only one would be read"
+    return (found[0] if found else None), ""
+
+
+def _stamps(config_map: Object | None) -> dict[str, dict[str, str]]:
+    """Times by entry. What is no time counts as never said, as people may write the annotation by hand: then the entry is new."""
+    text = (config_map or {}).get("metadata", {}).get("annotations", {}).get(names.ENTRIES, "{}")
+    found, _ = _parse(text)
+    if not isinstance(found, dict):
+        return {}
+    noted = {key: stamp for key, stamp in found.items() if isinstance(stamp, dict)}
+    return {key: {what: t for what, t in stamp.items() if _time(t) is not None} for key, stamp in noted.items()}
 
 
 def is_entry(body: Object) -> bool:
@@ -180,5 +192,10 @@ def waits_for_rest(body: Object, present: Object | None) -> bool:
     return is_entry(body) and body["document"].reruns and not is_there(body, present)
 
 
-def _time(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
+def _time(text: Any) -> datetime | None:
+    """A time that somebody of ours wrote; None for what is none."""
+    try:
+        found = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return None
+    return found if found.tzinfo is not None else None
