@@ -17,6 +17,7 @@ from gpupartition.domain import fingerprint
 from gpupartition.domain.backend import Config, Refused
 from gpupartition.domain.counters import slug
 from gpupartition.domain.pool import Pool
+from gpupartition.tables import mig
 
 GI = 1024**3
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -50,11 +51,27 @@ def groups(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+TABLED = [("NVIDIA A30", 24), ("NVIDIA H100 80GB HBM3", 80), ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 96)]
+
+
+@st.composite
+def tabled(draw: st.DrawFn) -> dict[str, Any]:
+    """Equal GPUs of which a table tells counters and profiles; an inventory may say that they have less memory."""
+    product, memory = draw(st.sampled_from(TABLED))
+    memory = draw(st.sampled_from([memory, memory // 2 + 1, 2 * memory]))
+    return {"count": draw(st.integers(1, 3)), "product": product, "memory": f"{memory}Gi"}
+
+
+def profiles_of(group: Mapping[str, Any]) -> list[str]:
+    known = next((m.profiles for m in mig.builtin() if group["product"] in m.products), ())
+    return [p.name for p in known] or [p["name"] for p in group["profiles"]]
+
+
 @st.composite
 def worlds(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """An inventory, and layouts of which the last one matches all."""
-    inventory = draw(st.lists(groups(), min_size=1, max_size=2))
-    names = sorted({p["name"] for group in inventory for p in group["profiles"]})
+    inventory = draw(st.lists(groups() | tabled(), min_size=1, max_size=2))
+    names = sorted({name for group in inventory for name in profiles_of(group)})
     return inventory, [
         *draw(st.lists(layouts(names, st.builds(dict, indexes=st.lists(st.integers(0, 9), min_size=1))), max_size=2)),
         draw(layouts(names, st.just({"all": True}))),
@@ -63,7 +80,7 @@ def worlds(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
 
 @st.composite
 def layouts(draw: st.DrawFn, names: list[str], match: st.SearchStrategy[dict[str, Any]]) -> dict[str, Any]:
-    kinds = ["Whole", "Equal", "Choices"] if names else ["Whole", "Equal"]
+    kinds = ["Whole", "Equal", "Choices", "Profiles"] if names else ["Whole", "Equal"]
     kind = draw(st.sampled_from(kinds))
     cut: dict[str, Any] = {"type": kind, "match": draw(match)}
     if kind == "Equal":
@@ -71,6 +88,9 @@ def layouts(draw: st.DrawFn, names: list[str], match: st.SearchStrategy[dict[str
     if kind == "Choices":
         chosen = draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
         cut["choices"] = {"profiles": chosen, "offerWhole": draw(st.booleans())}
+    if kind == "Profiles":
+        chosen = draw(st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True))
+        cut["profiles"] = [{"name": name, "count": draw(st.integers(1, 3))} for name in chosen]
     if draw(st.booleans()):
         cut["sharing"] = {"mode": "Shared"}
     return cut
@@ -162,7 +182,22 @@ def test_a_whole_gpu_and_a_part_of_it_are_never_both_allocatable(
     for whole in (d for d in wanted.pool.devices if d.name.endswith("-full")):
         ((gpu, everything),) = whole.costs.items()
         assert everything == wanted.pool.counters[gpu]
-        assert all(min(d.costs[gpu].values()) > 0 for d in wanted.pool.devices if gpu in d.costs)
+        assert all(max(d.costs[gpu].values()) > 0 for d in wanted.pool.devices if gpu in d.costs)
+
+
+@LAW
+@given(worlds())
+def test_all_exact_partitions_of_a_gpu_can_be_allocated_at_once(
+    world: tuple[list[dict[str, Any]], list[dict[str, Any]]],
+) -> None:
+    inventory, some = world
+    exact = [{**each, "match": {"all": True}} for each in some if each["type"] == "Profiles"][:1]
+    assume(exact)
+    _, wanted = accepted((inventory, exact))
+    for gpu, amounts in wanted.pool.counters.items():
+        costs = [d.costs[gpu] for d in wanted.pool.devices if gpu in d.costs]
+        assert len(costs) == sum(each["count"] for each in exact[0]["profiles"])
+        assert all(sum(cost.get(name, 0) for cost in costs) <= amount for name, amount in amounts.items())
 
 
 @given(st.sets(PROFILE_NAMES, min_size=2, max_size=20))
