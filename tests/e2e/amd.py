@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from testbed import nodes
 from testbed.drivers import machine
-from testbed.drivers.amd_gpus import read_spec
+from testbed.drivers.amd_gpus import read_spec, set_compute, set_memory, write_state
 from testbed.drivers.amd_slices import DRIVER
 from testbed.drivers.dcm import PROFILE, STATE
 from tests.e2e.harness import eventually
@@ -73,6 +73,15 @@ class Amd(Vendor):
         """Write config.json as it is."""
         body = {"data": {"config.json": text}}
         await self.cluster.client.patch(CONFIG_MAPS, self.config_map, body, namespace=self.operator_namespace)
+
+    async def by_hand(self, node: str, modes: str) -> None:
+        """Bring every GPU into these modes, such as CPX-NPS4, as somebody does with amd-smi."""
+        compute, memory = modes.split("-")
+        body = await self.cluster.client.get(NODES, node)
+        gpus = set_memory(read_spec(body["metadata"]["annotations"][machine.SPEC]), memory, ())
+        for index in range(len(gpus)):
+            gpus = set_compute(gpus, index, compute, {})
+        await self.changed_by_hand(node, json.loads(write_state(gpus, "", ""))["gpus"])
 
     async def hardware(self, node: str) -> list[str]:
         """The modes of each GPU, as CPX/NPS4, as they were told last; nothing when they were never changed."""

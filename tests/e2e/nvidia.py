@@ -52,8 +52,11 @@ class Nvidia(Vendor):
     mig_manager: str = "nvidia-mig-manager"
     plugin: str = "dra-driver-nvidia-gpu-kubelet-plugin"
 
-    async def nodes(self, *gpus: str, config: str = "all-disabled") -> list[str]:
-        """Make a node for each of these, such as "8x NVIDIA H100 80GB HBM3", and wait until its GPUs are announced."""
+    async def nodes(self, *gpus: str, config: str | None = "all-disabled") -> list[str]:
+        """Make a node for each of these, such as "8x NVIDIA H100 80GB HBM3", and wait until its GPUs are announced.
+
+        `config` None: without the label, so that mig-manager does nothing.
+        """
         names = await self.cluster.nodes(len(gpus))
         for name, spec in zip(names, gpus, strict=True):
             found = read_spec(spec)
@@ -65,7 +68,7 @@ class Nvidia(Vendor):
             meta = {"annotations": {machine.SPEC: spec}, "labels": {**labels, "pool": self.cluster.name}}
             await self.cluster.client.patch(NODES, name, {"metadata": meta})
         for name in names:
-            await self.becomes(name, "success")
+            await self.becomes(name, "success" if config is not None else None)
             await eventually(partial(self.slices, name))
         return names
 
@@ -76,6 +79,10 @@ class Nvidia(Vendor):
         await self.cluster.client.patch(
             CONFIG_MAPS, self.config_map, {"data": {"config.yaml": text}}, namespace=self.operator_namespace
         )
+
+    async def by_hand(self, node: str, *gpus: list[str]) -> None:
+        """Cut each GPU into these instances, such as 3g.40gb@4, as somebody does with nvidia-smi."""
+        await self.changed_by_hand(node, [{"mig": bool(instances), "instances": instances} for instances in gpus])
 
     async def clients(self, node: str) -> set[str]:
         """The values of the labels by which NVIDIA's own programs are paused; mig-manager's own is not one of them."""

@@ -19,6 +19,7 @@ from tests.e2e.rollout import (
     grant_namespace,
     operator,
     ready,
+    said,
     stalled,
     writes,
 )
@@ -26,7 +27,7 @@ from tests.e2e.shell import PLANNER, Answer, account_of, gpupartition
 from tests.e2e.test_day_one import foreign, restart_by_hand, retemplate
 
 from gpupartition.backends.mig_parted import key_of
-from gpupartition.kube import DEVICE_TAINT_RULES, NODES, RESOURCE_SLICES
+from gpupartition.kube import DEVICE_TAINT_RULES, NODES, PODS, RESOURCE_SLICES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -187,6 +188,132 @@ async def test_nodes_whose_modes_were_set_by_hand_are_adopted_as_they_are(cluste
     assert {r["metadata"]["name"] for r in (await cluster.client.list(NODE_STATES)).items} == {cut, whole}
 
 
+async def by_nvidia_smi(cluster: Cluster, *, nodes: tuple[tuple[str, str | None], ...]) -> mig.Site:
+    """Nodes, each of a product and with a label or none, whose GPUs somebody has cut into halves on the node itself."""
+    software = await nvidia.install(cluster)
+    await software.configure()
+    names = [(await software.nodes(f"1x {product}", config=config))[0] for product, config in nodes]
+    for name in names:
+        await software.by_hand(name, ["3g.40gb@0", "3g.40gb@4"])
+    await mig.driver(cluster, software)
+    await without_driver(cluster)
+    where = mig.Site(cluster=cluster, nvidia=software, nodes=names)
+    for name in names:
+        await where.announces(name, _3g_40gb=2)
+    return where
+
+
+async def test_nodes_cut_with_nvidia_smi_are_adopted_without_a_label_and_rolled_back_to_that(cluster: Cluster) -> None:
+    where = await by_nvidia_smi(cluster, nodes=((nvidia.H100, None), (nvidia.H100, None)))
+    node, other = where.nodes
+
+    answer = await adopt(cluster, "--fail-on=left-out", f"--selector=kubernetes.io/hostname={node}")
+
+    assert (answer.code, answer.errors) == (0, "")
+    ((name, spec),) = policies(answer).items()
+    assert spec["layouts"][0]["profiles"] == [{"name": "3g.40gb", "count": 2}]
+    assert spec["nodeSelector"] == {"matchLabels": {"kubernetes.io/hostname": node}}
+    assert "mode" not in spec
+    user = await cluster.namespace("user")
+    await cluster.holder("works", namespace=user, node=node, device_class="mig.nvidia.com")
+    pod = await cluster.running("works", namespace=user)
+
+    await take_over(cluster, answer, config_age=1.5, applying_mig=60, verifying=1)
+
+    assert await where.assigned(node) is None
+    still = await cluster.client.get(PODS, "works", namespace=user)
+    assert still["metadata"]["uid"] == pod["metadata"]["uid"]
+    await cluster.client.delete(PODS, "works", namespace=user)
+    await cluster.gone(PODS, "works", namespace=user)
+    before = await where.announced(node)
+    await where.nvidia.faults(node, f"apply-fails=cleared@config={key_of(nvidia.every({'1g.10gb': 7}))}")
+    await cluster.client.patch(POLICIES, name, {"spec": {"layouts": [mig.profiles(("1g.10gb", 7))]}})
+    await stalled(cluster, name, "RolledBack", within=60)
+    await at_rest(cluster)
+    assert await where.announced(node) == before
+    assert await where.assigned(node) == key_of(nvidia.every({"3g.40gb": 2}))
+    assert await where.assigned(other) is None
+
+
+async def test_what_was_cut_with_nvidia_smi_is_there_again_after_a_reboot_and_has_a_label_then(
+    cluster: Cluster,
+) -> None:
+    where = await by_nvidia_smi(cluster, nodes=((nvidia.H100, None),))
+    (node,) = where.nodes
+    answer = await adopt(cluster, "--fail-on=left-out")
+    await take_over(cluster, answer, config_age=1.5, applying_mig=60, verifying=6, start_anew=2)
+    (name,) = policies(answer)
+    async with Watcher(cluster) as history:
+        await cluster.kubelet_stops(node)
+        await cluster.kubelet_starts(node, rebooted=True)
+        await history.saw(NODE_STATES, node, phase="Verifying")
+        await history.saw(NODE_STATES, node, phase="Admitted")
+        await ready(cluster, name, within=90)
+        await at_rest(cluster)
+    await where.announces(node, _3g_40gb=2)
+    assert await where.assigned(node) == key_of(nvidia.every({"3g.40gb": 2}))
+    assert "Failed" not in history.phases(node)
+
+
+async def test_a_node_cut_behind_the_back_of_its_label_is_observed_and_enforcing_takes_nothing_from_anybody(
+    cluster: Cluster,
+) -> None:
+    where = await by_nvidia_smi(cluster, nodes=((nvidia.H100, "all-disabled"),))
+    (node,) = where.nodes
+
+    answer = await adopt(cluster, "--fail-on=left-out")
+
+    assert answer.code == 0
+    assert answer.errors.startswith(
+        f"only observed: {node}: all-disabled is assigned to them, which says something else"
+    )
+    ((name, spec),) = policies(answer).items()
+    assert spec["mode"] == "Observe"
+    user = await cluster.namespace("user")
+    await cluster.holder("works", namespace=user, node=node, device_class="mig.nvidia.com")
+    pod = await cluster.running("works", namespace=user)
+    before = (await cluster.client.get(NODES, node))["metadata"]
+    await cluster.kubectl("apply", "-f", "-", stdin=answer.out)
+    await mig.started(cluster)
+    observed = await said(cluster, name, "Ready", "True", "Observing")
+    assert observed["status"]["nodes"]["wouldChange"] == 1
+    assert (await cluster.client.get(NODES, node))["metadata"]["labels"] == before["labels"]
+
+    await cluster.client.patch(POLICIES, name, {"spec": {"mode": "Enforce"}})
+    await ready(cluster, name)
+    await at_rest(cluster)
+    assert await where.assigned(node) == key_of(nvidia.every({"3g.40gb": 2}))
+    assert (await cluster.running("works", namespace=user))["metadata"]["uid"] == pod["metadata"]["uid"]
+    assert await where.nvidia.hardware(node) == [["3g.40gb@0", "3g.40gb@4"]]
+
+
+async def test_modes_that_were_set_with_amd_smi_are_adopted_and_there_again_after_a_reboot(cluster: Cluster) -> None:
+    software = await amd.install(cluster)
+    await software.configure()
+    (node,) = await software.nodes(f"2x {amd.MI300X}")
+    await software.by_hand(node, "CPX-NPS1")
+    await modes.driver(cluster, software)
+    await without_driver(cluster)
+    await software.announces(node, cpx_nps1=16)
+
+    answer = await adopt(cluster, "--fail-on=left-out")
+
+    assert (answer.code, answer.errors) == (0, "")
+    ((name, spec),) = policies(answer).items()
+    assert spec["layouts"][0]["mode"] == {"compute": "CPX", "memory": "NPS1"}
+    assert "mode" not in spec
+    await take_over(cluster, answer, config_age=1.5, applying_dcm=60, verifying=6, start_anew=2)
+    assert software.CONFIG not in await software.labels(node)
+    async with Watcher(cluster) as history:
+        await cluster.kubelet_stops(node)
+        await cluster.kubelet_starts(node, rebooted=True)
+        await history.saw(NODE_STATES, node, phase="Admitted")
+        await ready(cluster, name, within=90)
+        await at_rest(cluster)
+    await software.announces(node, cpx_nps1=16)
+    assert (await software.labels(node))[software.CONFIG].startswith("gpp-")
+
+
 async def test_what_a_policy_has_left_behind_is_adopted_by_the_next_one(cluster: Cluster) -> None:
     site = await publishing.site(cluster, publishing.gpus(2), nodes=2)
     await site.gets(equal(2))
@@ -196,7 +323,7 @@ async def test_what_a_policy_has_left_behind_is_adopted_by_the_next_one(cluster:
         await cluster.gone(NODE_STATES, node)
     await site.program.stop()
 
-    answer = await adopt(cluster, "--fail-on=left-out", "--label=pool")
+    answer = await adopt(cluster, "--fail-on=left-out", "--by-label=pool")
 
     assert (answer.code, answer.errors) == (0, "")
     (spec,) = policies(answer).values()

@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from testbed.drivers import machine
 from testbed.drivers.dcm import PROFILE, STATE
 from tests.e2e.amd import MI300X, Amd, entry, install, profile
 from tests.e2e.harness import eventually
@@ -223,7 +222,7 @@ async def test_every_edit_of_the_file_reaches_every_node_with_a_label(amd: Amd) 
 async def test_gpus_that_were_changed_by_hand_are_changed_back_by_an_edit_for_somebody_else(amd: Amd) -> None:
     (node,) = await amd.nodes(TWO)
     await amd.apply(node, "eighths")
-    await _by_hand(amd, node, "SPX", (0,), (1,))
+    await amd.by_hand(node, "SPX-NPS1")
     await amd.configure(eighths=profile(entry("CPX-NPS1", 2)), another=profile(entry("SPX-NPS1", 8)))
     await amd.shows(node, *["CPX/NPS1"] * 2)
 
@@ -412,10 +411,3 @@ async def _hold(cluster: Cluster, node: str, cel: str) -> None:
 async def _let_go(cluster: Cluster) -> None:
     await cluster.client.delete(PODS, "holder", namespace=cluster.name)
     await cluster.gone(PODS, "holder", namespace=cluster.name)
-
-
-async def _by_hand(amd: Amd, node: str, compute: str, *minors: tuple[int, ...]) -> None:
-    notes = (await amd.cluster.client.get(NODES, node))["metadata"]["annotations"]
-    gpus = [{"compute": compute, "memory": "NPS1", "minors": each} for each in minors]
-    told = json.dumps({**json.loads(notes[machine.STATE]), "gpus": gpus})
-    await amd.cluster.client.patch(NODES, node, {"metadata": {"annotations": {machine.STATE: told}}})

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from testbed.drivers import machine
 from testbed.drivers.mig_manager import CONFIG, STATE
 from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually
 from tests.e2e.mig import POLICY, Site, profiles, site
@@ -181,11 +179,8 @@ async def test_gpus_that_somebody_cut_by_hand_are_cut_again_as_they_were_verifie
     where = await site(cluster, f"1x {H100}", drift=1)
     await where.gets(SEVENTHS)
     node, label = where.nodes[0], await where.assigned(where.nodes[0])
-    notes = (await cluster.client.get(NODES, node))["metadata"]["annotations"]
-    told = json.dumps({**json.loads(notes[machine.STATE]), "gpus": [{"mig": True, "instances": ["7g.80gb@0"]}]})
     async with Watcher(cluster) as history:
-        await cluster.client.patch(NODES, node, {"metadata": {"annotations": {machine.STATE: told}}})
-        await where.nvidia.restart(node, where.nvidia.plugin)
+        await where.nvidia.by_hand(node, ["7g.80gb@0"])
         await history.saw(NODE_STATES, node, phase="Verifying")
         await reaches(cluster, node, "UpToDate")
     await where.announces(node, _1g_10gb=7)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
-from testbed.drivers import machine
 from testbed.drivers.mig_manager import STATE
 from testbed.drivers.nvidia_clients import PAUSED
 from tests.e2e.harness import eventually
@@ -202,13 +200,10 @@ async def test_where_nothing_can_be_reset_nor_rebooted_it_fails(nvidia: Nvidia) 
     await nvidia.apply(node, "empty", ends="failed")
 
 
-async def test_gpus_can_be_cut_by_hand(nvidia: Nvidia, cluster: Cluster) -> None:
+async def test_gpus_can_be_cut_by_hand(nvidia: Nvidia) -> None:
     (node,) = await nvidia.nodes(f"1x {H100}")
     await nvidia.apply(node, "halves")
-    notes = (await cluster.client.get(NODES, node))["metadata"]["annotations"]
-    told = json.dumps({**json.loads(notes[machine.STATE]), "gpus": [{"mig": True, "instances": ["7g.80gb@0"]}]})
-    await cluster.client.patch(NODES, node, {"metadata": {"annotations": {machine.STATE: told}}})
-    await nvidia.restart(node, nvidia.plugin)
+    await nvidia.by_hand(node, ["7g.80gb@0"])
     await nvidia.announces(node, "gpu-0-mig-7g80gb-0-0")
 
 

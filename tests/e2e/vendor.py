@@ -72,6 +72,14 @@ class Vendor:
         notes = (await self.cluster.client.get(NODES, node))["metadata"].get("annotations") or {}
         return list(json.loads(notes.get(machine.STATE, '{"gpus": []}'))["gpus"])
 
+    async def changed_by_hand(self, node: str, gpus: Iterable[Object]) -> None:
+        """Have somebody cut the GPUs so on the node itself, behind the back of all programs, and the DRA driver look again."""
+        body = await self.cluster.client.get(NODES, node)
+        about = {"spec": body["metadata"]["annotations"][machine.SPEC], "boot": body["status"]["nodeInfo"]["bootID"]}
+        note = {machine.STATE: json.dumps({**about, "gpus": list(gpus)})}
+        await self.cluster.client.patch(NODES, node, {"metadata": {"annotations": note}})
+        await self.restart(node, self.plugin)
+
     async def slices(self, node: str) -> list[Object]:
         selector = f"spec.driver={self.DRIVER},spec.nodeName={node}"
         listing = await self.cluster.client.list(RESOURCE_SLICES, field_selector=selector)
