@@ -6,18 +6,21 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.unit.published import BACKEND, choices, config, driver, layout, node
 
+from gpupartition.api.v1alpha1 import DriverSpec
 from gpupartition.domain.amd_modes import AmdModel, Mode
 from gpupartition.domain.backend import Cluster, Config, Problem, Refused
 from gpupartition.domain.counters import Placed, equal_parts, everywhere, in_order, whole
 from gpupartition.domain.gpus import MIB, Gpu
 from gpupartition.domain.mig import COMPUTE, GpuModel
 from gpupartition.domain.pool import Device, Pool
-from gpupartition.domain.tabled import Tables, disturbed, tabled
+from gpupartition.domain.tabled import Tables, tabled
 from gpupartition.tables import amd, mig
 
 TABLES = Tables(mig=mig.builtin(), amd=amd.builtin())
@@ -350,6 +353,10 @@ def test_partitions_of_one_mode_are_there_together_and_two_modes_never_are(model
         assert known.partitions == len(each.placements)
 
 
+def test_modes_are_called_as_drivers_or_as_people_write_them() -> None:
+    assert pool(choices("CPX/NPS1"), MI325X) == pool(choices("cpx_nps1"), MI325X)
+
+
 def test_several_modes_may_be_offered_for_the_scheduler_to_choose_from() -> None:
     both = choices("dpx_nps1", "cpx_nps1")
     assert names(pool(both, MI325X)) == [
@@ -397,7 +404,7 @@ def test_one_memory_mode_may_be_offered_in_several_compute_modes() -> None:
     assert len(pool(choices("qpx_nps4", "cpx_nps4", offerWhole=False), MI300X).devices) == 12
 
 
-def test_a_memory_mode_disturbs_all_gpus_of_a_node_and_a_compute_mode_its_own() -> None:
+def test_a_memory_mode_takes_all_devices_of_a_node_away_and_a_compute_mode_those_of_its_gpu() -> None:
     two = {**MI300X, "count": 2}
     first = {"match": {"indexes": [0]}}
 
@@ -405,9 +412,8 @@ def test_a_memory_mode_disturbs_all_gpus_of_a_node_and_a_compute_mode_its_own() 
         return config(*wanted, of=driver(two)).pool
 
     before = of({**mode("DPX"), **first}, mode("CPX"))
-    assert disturbed(before, of({**mode("QPX"), **first}, mode("CPX"))) == {"gpu-0-dpx-nps1-0", "gpu-0-dpx-nps1-1"}
-    assert disturbed(before, of(mode("CPX", "NPS4"))) == before.names
-    assert disturbed(before, Pool()) == before.names
+    assert before.vanishing(of({**mode("QPX"), **first}, mode("CPX"))) == {"gpu-0-dpx-nps1-0", "gpu-0-dpx-nps1-1"}
+    assert before.vanishing(of(mode("CPX", "NPS4"))) == before.names
 
 
 # --------------------------------------------------------------------------------------------------------------------------- names
@@ -431,6 +437,22 @@ def test_eight_gpus_with_all_choices_fit_into_a_record_and_into_the_limits_of_th
         assert len(device.costs) <= 2
         assert all(len(costs) <= 32 for costs in device.costs.values())
         assert len(device.attributes) + len(device.capacity) <= 32
+
+
+EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
+
+
+@pytest.mark.parametrize(("policy_file", "devices"), [("choices", 8 * 26), ("publish", 3 + 5 * (7 + 3 + 2 + 1))])
+def test_the_policies_of_the_examples_are_understood(policy_file: str, devices: int) -> None:
+    of = DriverSpec.model_validate(yaml.safe_load((EXAMPLES / "driver-publish.yaml").read_text())["spec"])
+    wanted = yaml.safe_load((EXAMPLES / f"{policy_file}.yaml").read_text())["spec"]
+    assert len(config(*wanted["layouts"], of=of).pool.devices) == devices
+
+
+def test_the_example_of_an_inventory_by_hand_makes_sense() -> None:
+    of = DriverSpec.model_validate(yaml.safe_load((EXAMPLES / "driver-publish-by-hand.yaml").read_text())["spec"])
+    assert BACKEND.preflight(of, Cluster()) == []
+    assert len(config(choices("1g.10gb", "2g.20gb", "3g.40gb"), of=of).pool.devices) == 8 * 13
 
 
 def test_a_driver_says_nothing_of_an_inventory_that_a_table_fills_in() -> None:

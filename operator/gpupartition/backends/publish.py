@@ -24,7 +24,7 @@ from gpupartition.domain.inventory import groups_on, numbered
 from gpupartition.domain.layout import compile_pool, product_of
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.products import unmatched
-from gpupartition.domain.tabled import Tables, disturbed
+from gpupartition.domain.tabled import Tables
 from gpupartition.tables import amd, mig
 
 MAX_POOL_NAME: Final = 253
@@ -139,7 +139,7 @@ class Publish:
 
     def disturbs(self, now: Pool, then: Pool) -> frozenset[str]:
         """Devices that vanish or become something else; whoever holds another one notices nothing."""
-        return disturbed(now, then)
+        return now.vanishing(then)
 
     def assign(self, driver: DriverSpec, facts: NodeFacts, to: Assigned, step: str, generation: int) -> Effect | None:
         """The anchor with the step, then the other slices, then away with what is left over. A cancelled step writes nothing."""

@@ -140,9 +140,15 @@ def _partitions(gpu: Gpu, names: Sequence[str], paths: Sequence[str]) -> list[Pa
 
 
 def _partition(gpu: Gpu, name: str) -> Partition | None:
-    """The one of this name, or of the name that another release of the driver gives it."""
-    known = gpu.model.profile(name) if isinstance(gpu.model, GpuModel) else None
-    return gpu.partitions.get(known.name if known is not None else name)
+    """The one of this name, or as another release of NVIDIA's driver calls it; AMD's modes also as people write them, CPX/NPS4."""
+    match gpu.model:
+        case GpuModel():
+            known = gpu.model.profile(name)
+            return gpu.partitions[known.name] if known is not None else None
+        case AmdModel():
+            return gpu.partitions.get(name.lower().replace("/", "_"))
+        case None:
+            return gpu.partitions.get(name)
 
 
 def _unknown(gpu: Gpu, name: str, at: str) -> Problem:

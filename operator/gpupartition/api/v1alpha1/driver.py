@@ -71,20 +71,25 @@ class Profile(Model):
 
 
 class GpuGroup(Model, json_schema_extra=checks(rules.COUNTERS_KNOWN)):
-    """Equal GPUs."""
+    """Equal GPUs.
+
+    Of a product that the operator's tables know, counters and profiles need not be written; where they are, they win.
+    """
 
     count: Annotated[int, Field(ge=1, le=64)]
     """How many there are on each node."""
     product: Product
-    """What they are, as layouts match it and as the devices' attribute productName says."""
+    """What they are, as layouts match it and as the devices' attribute productName says: as the driver or a node's label spells it, such as
+    NVIDIA H100 80GB HBM3, or the model as `gpupartition profiles` has it."""
     memory: Quantity
-    """Memory of one GPU, such as 80Gi."""
+    """Memory of one GPU, such as 80Gi. Never more than this is offered, whatever a table says."""
     counters: Annotated[
         dict[CounterName, Quantity], Field(max_length=32, json_schema_extra=checks(rules.COUNTER_NAMES))
     ] = {}
-    """What the partitions of one GPU share; without any it is the memory alone."""
+    """What the partitions of one GPU share; without any it is what a table knows of the product, else the memory alone."""
     profiles: Annotated[list[Profile], Field(max_length=32, json_schema_extra=keyed("name"))] = []
-    """The partitions that one of these GPUs can be cut into, for layouts of type Choices."""
+    """The partitions that one of these GPUs can be cut into, for layouts of the types Choices and Profiles; without any, and without
+    counters, they are those that a table knows."""
 
 
 class NodeLabelInventory(Model):

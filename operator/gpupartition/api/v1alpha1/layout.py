@@ -38,7 +38,8 @@ class Choices(Model):
     """Every placement of these profiles is offered; counters let the scheduler choose."""
 
     profiles: Annotated[list[ProfileName], Field(min_length=1, max_length=32, json_schema_extra=checks(rules.UNIQUE))]
-    """Names of profiles that the driver's inventory has for the GPU."""
+    """Names of profiles, as the driver's inventory has them for the GPU. Where it spells out none: MIG profiles of the product, such as
+    1g.10gb, or modes of AMD's, such as CPX/NPS1, of which a GPU is in one at a time; `gpupartition profiles` lists them."""
     offer_whole: bool = True
     """Whether the whole GPU is offered too, as long as no part of it is in use. The default is true."""
 
@@ -47,7 +48,8 @@ class ProfileCount(Model):
     """So many partitions of one profile."""
 
     name: ProfileName
-    """The profile, such as 1g.10gb, as the GPU's driver writes it; or, as the only entry, a preset of mig-parted, such as all-balanced."""
+    """The profile, such as 1g.10gb, as the GPU's driver or the inventory writes it; or, as the only entry, a preset of mig-parted, such as
+    all-balanced."""
     count: Annotated[int, Field(ge=1, le=16)] = 1
     """How many of them on each GPU; the default is 1."""
 
@@ -121,7 +123,8 @@ class Layout(
     """Which GPUs it is for. The first layout that matches a GPU wins."""
     type: LayoutType
     """How the GPUs are cut. Whole: not at all. Equal: in equal parts. Choices: as the scheduler likes, among profiles. Profiles: into exactly
-    these partitions. Mode: as AMD's modes say. Keep: they are left as they are. All but Whole and Keep have a member of that name."""
+    these partitions. Mode: as AMD's modes say. Keep: they are left as they are; not for Publish, whose slices are nobody else's. All but
+    Whole and Keep have a member of that name."""
     equal: Equal | None = None
     """For type Equal: in how many parts."""
     choices: Choices | None = None
