@@ -42,9 +42,9 @@ class Users:
     """Name of the driver, and of its DeviceClass."""
     node: str
 
-    async def ask(self, name: str, cel: str = "", *, capacity: Mapping[str, str] | None = None) -> None:
-        """Claim one device that fits `cel` (`mine` stands for the driver's attributes), or some capacity of it. Does not wait."""
-        exactly: Object = {"deviceClassName": self.driver}
+    async def ask(self, name: str, cel: str = "", *, capacity: Mapping[str, str] | None = None, count: int = 1) -> None:
+        """Claim devices that fit `cel` (`mine` stands for the driver's attributes), or some capacity of one. Does not wait."""
+        exactly: Object = {"deviceClassName": self.driver, "count": count}
         if cel:
             expression = cel.replace("mine", f"device.attributes['{self.driver}']")
             exactly["selectors"] = [{"cel": {"expression": expression}}]
@@ -64,17 +64,26 @@ class Users:
         }
         await self.cluster.pod(name, namespace=self.namespace, spec=spec)
 
-    async def allocation(self, name: str) -> Object:
-        """Wait until this user's pod runs; returns what its claim was given: an entry of `allocation.devices.results`."""
+    async def allocations(self, name: str) -> list[Object]:
+        """Wait until this user's pod runs; returns what its claim was given: `allocation.devices.results`."""
         await self.cluster.running(name, namespace=self.namespace)
         claim = await self.cluster.client.get(RESOURCE_CLAIMS, name, namespace=self.namespace)
-        (result,) = claim["status"]["allocation"]["devices"]["results"]
-        assert (result["driver"], result["request"]) == (self.driver, REQUEST), result
-        return dict(result)
+        results: list[Object] = claim["status"]["allocation"]["devices"]["results"]
+        assert all((each["driver"], each["request"]) == (self.driver, REQUEST) for each in results), results
+        return results
+
+    async def allocation(self, name: str) -> Object:
+        """The same of a user of one device."""
+        (result,) = await self.allocations(name)
+        return result
 
     async def device(self, name: str) -> str:
         """Wait until this user's pod runs; returns the name of its device."""
         return str((await self.allocation(name))["device"])
+
+    async def devices(self, name: str) -> list[str]:
+        """Wait until this user's pod runs; returns the names of its devices."""
+        return [str(each["device"]) for each in await self.allocations(name)]
 
     async def waits(self, name: str) -> None:
         """Wait until the scheduler has said that it finds no device for this user."""

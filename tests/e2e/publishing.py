@@ -180,7 +180,7 @@ def nothing_is_ever_sold_twice(history: Watcher, own: Site) -> int:
     """
     offered: dict[str, Object] = {}
     total: dict[tuple[str, str], int] = {}
-    given: dict[str, Object] = {}
+    given: dict[tuple[str, str], Object] = {}
     most = 0
     for now in history.instants():
         slices = own.among(now.objects(RESOURCE_SLICES))
@@ -188,12 +188,12 @@ def nothing_is_ever_sold_twice(history: Watcher, own: Site) -> int:
         if pool is not None:
             offered, total = {each["name"]: each for each in pool}, shared_counters(slices)
         results = {
-            claim["metadata"]["uid"]: result["device"]
+            (claim["metadata"]["uid"], result["device"]): result["device"]
             for claim in now.objects(RESOURCE_CLAIMS)
             for result in claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
             if result["pool"] == own.pool_name()
         }
-        given = {uid: given.get(uid) or offered[device] for uid, device in results.items()}
+        given = {one: given.get(one) or offered[device] for one, device in results.items()}
         spent: Counter[tuple[str, str]] = Counter()
         for device in given.values():
             now_offered = offered.get(device["name"], {})
