@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "status": Command(help="say how policies stand, which nodes are on their way, and who is in the way"),
     "map": Command(help="draw how GPUs are cut and used"),
     "explain": Command(help="say why a node is where it is, and what would free it", has_settings=True),
+    "history": Command(help="say what happened to a policy or a node, as far as anybody remembers"),
     "check": Command(help="say whether a cluster is ready, and what to do where it is not", has_settings=True),
     "profiles": Command(help="say into what GPUs can be cut, without a cluster"),
     "pause": Command(help="have no further node of a policy taken, beside its spec"),

@@ -151,9 +151,9 @@ async def test_a_policy_that_matches_no_node_is_done_and_warns(cluster: Cluster)
     await ready(cluster, "nobody")
 
 
-async def events(cluster: Cluster, name: str) -> list[tuple[str, str, str, int]]:
-    """Type, reason, message and count of the events about a policy."""
-    about = f"involvedObject.kind=GpuPartitionPolicy,involvedObject.name={name}"
+async def events(cluster: Cluster, name: str, kind: str = "GpuPartitionPolicy") -> list[tuple[str, str, str, int]]:
+    """Type, reason, message and count of the events about a policy, or another object."""
+    about = f"involvedObject.kind={kind},involvedObject.name={name}"
     listed = (await cluster.client.list(EVENTS, field_selector=about)).items
     return [(each["type"], each["reason"], each["message"], each["count"]) for each in listed]
 
@@ -165,11 +165,13 @@ async def test_an_event_is_posted_at_a_transition_and_never_again(cluster: Clust
         await apply(cluster, policy("loud", where.driver, equal(2)))
         await ready(cluster, "loud")
         await at_rest(cluster)
-    entered = [phase for node in where.nodes for phase in history.phases(node) if phase != "Pending"]
     await looks_again(program, times=10)
     posted = await events(cluster, "loud")
-    about_nodes = [reason for _, reason, message, _ in posted if message.startswith(tuple(where.nodes))]
-    assert Counter(about_nodes) == Counter(f"Node{phase}" for phase in entered)
+    for node in where.nodes:
+        entered = [phase for phase in history.phases(node) if phase != "Pending"]
+        told = await events(cluster, node, "GpuPartitionNodeState")
+        assert Counter(reason for _, reason, _, _ in told) == Counter(f"Node{phase}" for phase in entered)
+        posted += told
     assert {count for *_, count in posted} == {1}
     assert Counter(reason for _, reason, _, _ in posted)["RolloutComplete"] == 1
     assert {kind for kind, *_ in posted} == {"Normal"}

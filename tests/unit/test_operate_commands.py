@@ -16,7 +16,7 @@ from gpupartition.__main__ import main
 from gpupartition.api.v1alpha1 import Phase
 from gpupartition.cli.options import Unusable
 from gpupartition.cli.orders import moment_of
-from gpupartition.cli.retry import NODE, POLICY, target
+from gpupartition.cli.targets import NODE, POLICY, target
 from gpupartition.controller.records import POLICIES
 from gpupartition.kube import CONFIG_MAPS, Client, Conflict, Kind, Object
 from gpupartition.names import GROUP

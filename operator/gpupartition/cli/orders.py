@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpupartition.cli.forms import NAMES, forms
 from gpupartition.cli.options import OK, Unusable, add_cluster, add_output, complain
 from gpupartition.cli.paint import Line, Span, line
-from gpupartition.names import GROUP
+from gpupartition.cli.targets import POLICY
 
 if TYPE_CHECKING:
     from gpupartition.cli.cluster import Answer
@@ -165,7 +165,7 @@ async def chosen(client: Client, names: Sequence[str], selector: str) -> list[st
     from gpupartition.kinds import POLICIES
 
     known = {body["metadata"]["name"] for body in (await client.list(POLICIES)).items}
-    asked = [name.removeprefix(f"gpupartitionpolicy.{GROUP}/") for name in names]
+    asked = [name.removeprefix(f"{POLICY}/") for name in names]
     if unknown := [name for name in asked if name not in known]:
         there = ", ".join(sorted(known)) or "none"
         raise Unusable(*(f"there is no GpuPartitionPolicy {name}; there are: {there}" for name in unknown))

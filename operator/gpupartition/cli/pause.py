@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from gpupartition import names
 from gpupartition.cli.options import Unusable, describe
 from gpupartition.cli.orders import Done, add_common, add_why, annotate, carry, chosen, finishing, in_flight, whoami
+from gpupartition.cli.targets import POLICY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,11 +58,7 @@ async def run(options: argparse.Namespace) -> int:
             moving = await in_flight(client) if moving is None else moving
             mine = tuple(n for n in moving if n.policy == name)
             says = f"{'paused' if wrote else 'is paused already'}: no further node is taken and nobody is evicted; {finishing(mine)}"
-            done.append(
-                Done(
-                    about=name, name=f"gpupartitionpolicy.{names.GROUP}/{name}", says=says, wrote=wrote, in_flight=mine
-                )
-            )
+            done.append(Done(about=name, name=f"{POLICY}/{name}", says=says, wrote=wrote, in_flight=mine))
         return done
 
     return await carry(options, act)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from gpupartition import names
 from gpupartition.cli.options import Unusable, describe
 from gpupartition.cli.orders import Done, add_common, annotate, carry, chosen
+from gpupartition.cli.targets import POLICY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,5 +69,4 @@ async def _resume(client: Client, name: str, dry_run: str) -> Done:
     found = of_policy(body)
     says = f"resumed; it was paused: {found}" if found is not None else "is not paused"
     still = bool(body["spec"].get("rollout", {}).get("paused"))
-    kind = f"gpupartitionpolicy.{names.GROUP}"
-    return Done(about=name, name=f"{kind}/{name}", says=says, wrote=wrote, fails=STILL if still else "")
+    return Done(about=name, name=f"{POLICY}/{name}", says=says, wrote=wrote, fails=STILL if still else "")

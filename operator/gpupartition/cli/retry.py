@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from gpupartition import names
 from gpupartition.cli.options import Unusable, describe
 from gpupartition.cli.orders import Done, add_common, annotate, carry, chosen, whoami
+from gpupartition.cli.targets import NODE, POLICY, target
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -29,9 +30,6 @@ examples:
 It takes the right to patch GpuPartitionPolicies: the ClusterRole gpupartition-operate.
 exit codes: 0 asked, or nothing to try again; 1 not asked (the message says why); 2 wrong usage
 """
-POLICY: Final = f"gpupartitionpolicy.{names.GROUP}"
-NODE: Final = f"gpupartitionnodestate.{names.GROUP}"
-_KINDS: Final = {POLICY: POLICY, "policy": POLICY, "gpp": POLICY, NODE: NODE, "node": NODE, "gpn": NODE, "": ""}
 _FAILED: Final = frozenset({"Failed", "RolledBack"})
 
 
@@ -66,23 +64,6 @@ async def run(options: argparse.Namespace) -> int:
         ]
 
     return await carry(options, act)
-
-
-def target(text: str, policies: Collection[str], nodes: Collection[str]) -> tuple[str, str]:
-    """Which kind is meant by a name, with what stands before its slash, and the name. Raises Unusable where it is neither, or both."""
-    before, _, name = text.rpartition("/")
-    kind = _KINDS.get(before)
-    if kind is None:
-        raise Unusable(f"{text}: {before} is neither policy nor node; write policy/{name} or node/{name}")
-    found = [k for k, known in ((POLICY, policies), (NODE, nodes)) if name in known and kind in {k, ""}]
-    if not found:
-        raise Unusable(
-            f"there is neither a GpuPartitionPolicy nor a node of one that is called {name}; policies are: "
-            f"{', '.join(sorted(policies)) or 'none'}; kubectl get gpn names the nodes"
-        )
-    if len(found) > 1:
-        raise Unusable(f"{name} is a policy and a node; write policy/{name} or node/{name}")
-    return found[0], name
 
 
 def failed(node: NodeStanding) -> bool:

@@ -23,10 +23,12 @@ class Recorder:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def phase(self, policy: Object, node: str, phase: Phase, note: str, *, warning: bool) -> None:
-        """A node entered a phase."""
+    async def phase(self, record: Object, policy: Object, phase: Phase, note: str, *, warning: bool) -> None:
+        """A node entered a phase: told of its record, and of its policy too where somebody should look."""
         kind: Literal["Normal", "Warning"] = "Warning" if warning else "Normal"
-        await self._post(policy, kind, f"Node{phase}", f"{node}: {note}")
+        await self._post(record, kind, f"Node{phase}", note, related=policy)
+        if warning:
+            await self._post(policy, kind, f"Node{phase}", f"{record['metadata']['name']}: {note}", related=record)
 
     async def condition(self, policy: Object, reason: str, message: str, *, warning: bool) -> None:
         """A policy's Ready condition has another reason than before."""
@@ -52,21 +54,18 @@ class Recorder:
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": namespace, "name": name, "uid": uid}}
         await self._post(body, "Warning", "GpuEviction", message)
 
-    async def _post(self, about: Object, kind: str, reason: str, message: str) -> None:
+    async def _post(
+        self, about: Object, kind: str, reason: str, message: str, *, related: Object | None = None
+    ) -> None:
         meta, now = about["metadata"], datetime.now(UTC)
         namespace = meta.get("namespace", "default")
-        reference: dict[str, Any] = {
-            "apiVersion": about.get("apiVersion", names.API_VERSION),
-            "kind": about.get("kind", "GpuPartitionPolicy"),
-            "name": meta["name"],
-        }
-        reference |= {k: meta[k] for k in ("namespace", "uid") if k in meta}
         stamp = now.isoformat(timespec="seconds").replace("+00:00", "Z")
         event = {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"generateName": f"{meta['name'][:200]}.", "namespace": namespace},
-            "involvedObject": reference,
+            "involvedObject": _reference(about),
+            **({"related": _reference(related)} if related is not None else {}),
             "type": kind,
             "reason": reason,
             "message": message[:1000],
@@ -80,3 +79,9 @@ class Recorder:
             await self._client.create(EVENTS, event)
         except ApiError as error:
             log.warning("an event could not be posted: %s", error)
+
+
+def _reference(body: Object) -> dict[str, Any]:
+    meta = body["metadata"]
+    kind = {"apiVersion": body.get("apiVersion", names.API_VERSION), "kind": body.get("kind", "GpuPartitionPolicy")}
+    return {**kind, **{key: meta[key] for key in ("name", "namespace", "uid") if key in meta}}

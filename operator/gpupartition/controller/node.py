@@ -149,7 +149,7 @@ class NodeLoop:
         first_look = reading.record.state.phase is Phase.PENDING and step.state.phase is Phase.UP_TO_DATE
         if body is not None and not first_look:
             loud = step.state.phase in WARNINGS or bool(step.state.reason)
-            await self._recorder.phase(body, reading.record.name, step.state.phase, step.note, warning=loud)
+            await self._recorder.phase(reading.body, body, step.state.phase, step.note, warning=loud)
 
     async def _close(self, reading: Reading) -> timedelta | None:
         """At rest: give back the grant, remove what is left over, and let go of a node that nobody wants any more."""
