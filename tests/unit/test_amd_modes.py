@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from gpupartition import tables
-from gpupartition.backends import amd_limits
+from gpupartition.backends import amd_limits, by_label
 from gpupartition.domain.amd_modes import COMPUTE, MEMORY, Mode, Trust, known_mode, model_of
 from gpupartition.domain.backend import Problem, Refused
 from gpupartition.tables import amd
@@ -155,8 +155,10 @@ def test_the_table_that_the_page_shows_is_one_and_what_is_refused_is_refused_so(
 
 def test_the_page_explains_each_reason_for_which_an_installation_is_refused() -> None:
     source = Path(amd_limits.__file__).read_text(encoding="utf-8")
-    named = set(re.findall(r'reason="(\w+)"', source.partition("# ------")[2].partition("def no_inventory")[0]))
-    assert named >= {"ConfigManagerMissing", "StopsServices"}
+    source = source.partition("# ------")[2].partition("def no_inventory")[0]
+    source += Path(by_label.__file__).read_text(encoding="utf-8")
+    named = set(re.findall(r'reason="(\w+)"', source))
+    assert named >= {"ConfigManagerMissing", "ConfigNotWired", "StopsServices"}
     assert sorted(reason for reason in named if f"`{reason}`" not in PAGE) == []
 
 

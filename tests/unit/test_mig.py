@@ -421,7 +421,9 @@ def test_the_table_that_the_page_shows_is_one() -> None:
 
 
 def test_the_page_explains_each_reason_for_which_an_installation_is_refused() -> None:
-    source = (ROOT / "operator/gpupartition/backends/nvidia_limits.py").read_text(encoding="utf-8")
-    named = set(re.findall(r'reason="(\w+)"', source.partition("# ------")[2].partition("def cuts_for")[0]))
-    assert named >= {"MigManagerMissing", "DynamicMigOn"}
+    backends = ROOT / "operator/gpupartition/backends"
+    source = (backends / "nvidia_limits.py").read_text(encoding="utf-8").partition("# ------")[2]
+    source = source.partition("def cuts_for")[0] + (backends / "by_label.py").read_text(encoding="utf-8")
+    named = set(re.findall(r'reason="(\w+)"', source))
+    assert named >= {"MigManagerMissing", "ConfigNotWired", "DynamicMigOn"}
     assert sorted(reason for reason in named if f"`{reason}`" not in PAGE) == []

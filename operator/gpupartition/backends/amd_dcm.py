@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Literal
 
-from gpupartition.api.v1alpha1 import AmdDcmSpec, Assigned, DaemonSetRef, DriverSpec, PolicySpec
-from gpupartition.backends import node_label
+from gpupartition.api.v1alpha1 import DriverSpec, PolicySpec
 from gpupartition.backends.amd_gpus import (
     Cuts,
     Gpus,
@@ -28,6 +27,7 @@ from gpupartition.backends.amd_gpus import (
     there_of,
 )
 from gpupartition.backends.amd_limits import cuts_for, installation_problems, no_inventory, node_problems, product_of
+from gpupartition.backends.by_label import ByLabel, Software
 from gpupartition.backends.dcm import PREFIX, document, key_of, meaning, modes_of, profile, whole_fingerprint
 from gpupartition.backends.installed import no_table, read_tables, tables_in
 from gpupartition.backends.node_label import label_of, step_of
@@ -35,8 +35,6 @@ from gpupartition.backends.plugin_pods import plugin_pod, why_not_ready
 from gpupartition.domain import fingerprint
 from gpupartition.domain.amd_modes import WHOLE, AmdModel
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused
-from gpupartition.domain.effects import Effect
-from gpupartition.domain.entries import Document
 from gpupartition.domain.others import writer
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.products import nothing_cut, unmatched
@@ -49,33 +47,16 @@ SUCCESS: Final = "success"
 FAILURE: Final = "failure"
 
 
-class AmdDcm:
+class AmdDcm(ByLabel):
     """Backend of the driver type AmdDcm."""
 
     label = PROFILE
+    state = STATE
+    publishes_as = DRIVER_NAME
 
-    def pool_name(self, driver: DriverSpec, node: str) -> str:  # noqa: ARG002
-        """The node's name."""
-        return node
-
-    def driver_name(self, driver: DriverSpec, cluster: Cluster) -> str:  # noqa: ARG002
-        """It is fixed."""
-        return DRIVER_NAME
-
-    def namespaces(self, driver: DriverSpec) -> Sequence[str]:
-        """Where Device Config Manager is, and where the DRA driver is."""
-        spec = _spec(driver)
-        return tuple(dict.fromkeys((spec.config_manager.namespace, spec.plugin.namespace)))
-
-    def documents(self, driver: DriverSpec) -> Sequence[Document]:
-        """The manager's config file."""
-        return (_document(_spec(driver)),)
-
-    def config_maps(self, driver: DriverSpec) -> Sequence[tuple[str, str]]:
-        """The config file, and the tables of products."""
-        spec = _spec(driver)
-        names = [spec.config] + ([spec.tables.name] if spec.tables is not None else [])
-        return tuple((spec.config_manager.namespace, name) for name in names)
+    def software(self, driver: DriverSpec) -> Software:
+        """Device Config Manager and AMD's DRA driver."""
+        return _software(driver)
 
     def applying(self, driver: DriverSpec) -> Literal["applying_dcm"]:  # noqa: ARG002
         """As long as it takes to load the kernel's driver anew, and to try a few times."""
@@ -83,7 +64,7 @@ class AmdDcm:
 
     def preflight(self, driver: DriverSpec, cluster: Cluster) -> Sequence[Problem]:
         """Whether the manager and the DRA driver are there, wired to each other by what we write, and alone."""
-        return [*installation_problems(_spec(driver), cluster), *known_products(driver, cluster)[1]]
+        return [*installation_problems(_software(driver), cluster), *known_products(driver, cluster)[1]]
 
     def depends(self, driver: DriverSpec, node: Object, look: Callable[[], NodeFacts]) -> tuple[Any, ...]:  # noqa: ARG002
         """Its GPUs, their modes, and who else cuts or offers them."""
@@ -124,12 +105,12 @@ class AmdDcm:
             raise Refused(
                 _no_way_back(facts.name, seen.problem or "none of its devices says in which modes its GPU is")
             )
-        value, content = label_of(facts.node, PROFILE), self._assigned(driver, facts, cluster)
+        value, content = label_of(facts.node, PROFILE), self.assigned_entry(driver, facts, cluster)
         modes = modes_of(content, len(gpus)) if content is not None else None
         if value is not None and modes is not None:
             kept = tuple(cut if mode is not None else None for cut, mode in zip(cuts, modes, strict=True))
             if [cut.mode if cut is not None else None for cut in kept] == list(modes):
-                objects = (_document(_spec(driver)).entry(value, content),) if value.startswith(PREFIX) else ()
+                objects = (_software(driver).file.entry(value, content),) if value.startswith(PREFIX) else ()
                 return Config(
                     fingerprint=_fingerprint(value, content, gpus),
                     assignment=value,
@@ -143,11 +124,10 @@ class AmdDcm:
 
     def observe(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Observation:
         """Ready when the manager has done what the label says and the DRA driver's pod is Ready and alone."""
-        spec = _spec(driver)
+        has = _software(driver)
         value, state = label_of(facts.node, PROFILE), label_of(facts.node, STATE)
-        plugin = DaemonSetRef.model_construct(namespace=spec.plugin.namespace, name=spec.plugin.name)
         done = state == SUCCESS or (value is None and state is None)
-        complaint = why_not_ready(plugin, facts, None, cluster) if done else _complaint(state)
+        complaint = why_not_ready(has.plugin, facts, None, cluster) if done else _complaint(state)
         return Observation(
             assignment=value,
             step=step_of(facts.node),
@@ -155,7 +135,7 @@ class AmdDcm:
             ready=not complaint,
             complaint=complaint,
             pool=published(facts.pool(facts.name)),
-            plugin=plugin_pod(plugin, facts, None),
+            plugin=plugin_pod(has.plugin, facts, None),
             writer=writer(facts.node, PROFILE),
             acknowledged=done,
             restarts=True,
@@ -166,60 +146,45 @@ class AmdDcm:
         """The GPUs whose modes change; the whole node where its memory mode does, or where GPUs are to differ."""
         return disturbed(now, then)
 
-    def assign(self, driver: DriverSpec, facts: NodeFacts, to: Assigned, step: str, generation: int) -> Effect | None:  # noqa: ARG002
-        """Label and step in one patch, which takes the old answer away too. The same value is taken away first: only a change is noticed."""
-        return node_label.assign_anew(facts, PROFILE, STATE, to, step)
-
-    def cancel(self, driver: DriverSpec, facts: NodeFacts, step: str) -> Effect | None:  # noqa: ARG002
-        """The step alone: an `assign` of it that comes late finds another resourceVersion."""
-        return node_label.cancel(facts, step)
-
-    def repair(self, driver: DriverSpec, facts: NodeFacts, current: Assigned, generation: int) -> Effect | None:  # noqa: ARG002
-        """Nothing: the driver publishes its slices itself."""
-        return None
-
     def _running(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> str:
         """The profile that is assigned. Where none ever was, it is as if that were which says what somebody did by hand."""
         on, value = _Node.read(facts), label_of(facts.node, PROFILE)
         if not value:
             return _by_hand(facts, on)
-        content = self._assigned(driver, facts, cluster)
+        content = self.assigned_entry(driver, facts, cluster)
         if content is None:  # it is about to be put back, or is not seen yet
             return value.removeprefix(PREFIX) if value.startswith(PREFIX) else ""
         return _fingerprint(value, content, on.there)
 
     def _miscounted(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> str:
         """Why trying again will not help: the profile says that the node has more or fewer GPUs than it publishes."""
-        content, pool = self._assigned(driver, facts, cluster), published(facts.pool(facts.name))
+        content, pool = self.assigned_entry(driver, facts, cluster), published(facts.pool(facts.name))
         gpus = gpus_on(pool)
         if content is None or not gpus or not pool.usable or modes_of(content, len(gpus)) is not None:
             return ""
         value = label_of(facts.node, PROFILE)
         return f"Device Config Manager refuses the profile {value}, which was made for another number of GPUs than {len(gpus)}"
 
-    def _assigned(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Any:
-        """The profile that the node's label names; None where there is none of that name."""
-        file = _document(_spec(driver))
-        return file.content(cluster.config_map(file.namespace, file.name), label_of(facts.node, PROFILE))
 
-
-def _spec(driver: DriverSpec) -> AmdDcmSpec:
-    if driver.amd_dcm is None:
+def _software(driver: DriverSpec) -> Software:
+    spec = driver.amd_dcm
+    if spec is None:
         raise AssertionError(f"driver of type {driver.type} has no spec.amdDcm: {driver}")
-    return driver.amd_dcm
-
-
-def _document(spec: AmdDcmSpec) -> Document:
-    return document(spec.config_manager.namespace, spec.config)
+    return Software(
+        agent=spec.config_manager,
+        plugin=spec.plugin,
+        file=document(spec.config_manager.namespace, spec.config),
+        tables=spec.tables.name if spec.tables is not None else "",
+    )
 
 
 def known_products(driver: DriverSpec, cluster: Cluster) -> tuple[Sequence[AmdModel], Sequence[Problem]]:
     """What is known of products, and what is wrong with what a ConfigMap adds to it."""
-    spec = _spec(driver)
-    if spec.tables is None:
+    has = _software(driver)
+    if not has.tables:
         return amd.builtin(), ()
-    where = f"ConfigMap {spec.config_manager.namespace}/{spec.tables.name}"
-    found = cluster.config_map(spec.config_manager.namespace, spec.tables.name)
+    where = f"ConfigMap {has.agent.namespace}/{has.tables}"
+    found = cluster.config_map(has.agent.namespace, has.tables)
     if found is None:
         return amd.builtin(), (no_table(where, "spec.amdDcm.tables"),)
     return _with_own(tables_in(found), where)
@@ -260,7 +225,7 @@ def _config(driver: DriverSpec, gpus: Gpus, cuts: Cuts, there: Gpus) -> Config:
         fingerprint=key.removeprefix(PREFIX),
         assignment=key,
         pool=expected(gpus, cuts, there),
-        objects=(_document(_spec(driver)).entry(key, content),),
+        objects=(_software(driver).file.entry(key, content),),
     )
 
 

@@ -7,14 +7,16 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
-from gpupartition.api.v1alpha1 import AmdDcmSpec, Layout, LayoutType, SharingMode
+from gpupartition.api.v1alpha1 import Layout, LayoutType
 from gpupartition.backends.amd_gpus import AmdGpu, Cut, Cuts, Gpus, automatic
-from gpupartition.backends.dcm import document, services
-from gpupartition.backends.installed import config_problems, containers, mounts, offered
+from gpupartition.backends.by_label import Software, missing
+from gpupartition.backends.dcm import services
+from gpupartition.backends.gpu_by_gpu import cut_each, insist, unsupported
+from gpupartition.backends.installed import containers, offered
 from gpupartition.domain.amd_modes import WHOLE, AmdModel, Mode, known_mode, model_of
 from gpupartition.domain.backend import Cluster, Object, Problem, Refused, Turn
 from gpupartition.domain.pool import Pool
-from gpupartition.domain.products import Product, means, nothing_cut
+from gpupartition.domain.products import Product
 
 _AUTO: Final = "AutoPartition=true"
 
@@ -22,43 +24,33 @@ _AUTO: Final = "AutoPartition=true"
 # ----------------------------------------------------------------------------------------------------------------- installation
 
 
-def installation_problems(spec: AmdDcmSpec, cluster: Cluster) -> Iterator[Problem]:
+def installation_problems(has: Software, cluster: Cluster) -> Iterator[Problem]:
     """What is wrong with the installation, each with what to write where."""
-    manager = cluster.daemon_set(spec.config_manager.namespace, spec.config_manager.name)
-    plugin = cluster.daemon_set(spec.plugin.namespace, spec.plugin.name)
-    if manager is None:
-        yield Problem(
+    enable = "in the DeviceConfig of AMD's GPU operator"
+    yield from has.problems(
+        cluster,
+        agent=missing(
+            has.agent,
             reason="ConfigManagerMissing",
             at="spec.amdDcm.configManager",
-            why=f"there is no DaemonSet {spec.config_manager.name} in namespace {spec.config_manager.namespace}",
-            fix="write configManager: {enable: true} in the DeviceConfig of AMD's GPU operator, or name its DaemonSet",
-        )
-    elif not mounts(manager, spec.config):
-        yield Problem(
-            reason="ConfigNotWired",
-            at=f"DaemonSet {spec.config_manager.namespace}/{spec.config_manager.name}",
-            why=f"it does not mount ConfigMap {spec.config}, into which layouts are written",
-            fix=f"write configManager: {{config: {{name: {spec.config}}}}} in the DeviceConfig",
-        )
-    if plugin is None:
-        yield Problem(
+            fix=f"write configManager: {{enable: true}} {enable}",
+        ),
+        plugin=missing(
+            has.plugin,
             reason="PluginMissing",
             at="spec.amdDcm.plugin",
-            why=f"there is no DaemonSet {spec.plugin.name} in namespace {spec.plugin.namespace}",
-            fix="write draDriver: {enable: true} in the DeviceConfig of AMD's GPU operator, or name its DaemonSet",
-        )
-    elif _is_automatic(plugin):
-        yield _two_owners(
-            f"DaemonSet {spec.plugin.namespace}/{spec.plugin.name}",
-            "its feature gate AutoPartition is on",
-        )
-    file = document(spec.config_manager.namespace, spec.config)
-    yield from config_problems(file, cluster)
-    names = services(cluster.config_map(file.namespace, file.name))
+            fix=f"write draDriver: {{enable: true}} {enable}",
+        ),
+        wire=f"write configManager: {{config: {{name: {has.file.name}}}}} in the DeviceConfig",
+    )
+    plugin = cluster.daemon_set(has.plugin.namespace, has.plugin.name)
+    if plugin is not None and _is_automatic(plugin):
+        yield _two_owners(f"DaemonSet {has.plugin.namespace}/{has.plugin.name}", "its feature gate AutoPartition is on")
+    names = services(cluster.config_map(has.file.namespace, has.file.name))
     if names:
         yield Problem(
             reason="StopsServices",
-            at=f"ConfigMap {file.namespace}/{file.name}",
+            at=f"ConfigMap {has.file.namespace}/{has.file.name}",
             why=f"its gpuClientSystemdServices has {names[0]}, which Device Config Manager would stop on every node at each edit",
             fix="leave gpuClientSystemdServices out, and keep services that use GPUs off these nodes",
         )
@@ -113,33 +105,20 @@ def no_inventory(node: Object) -> Problem:
 # ---------------------------------------------------------------------------------------------------------------------- layouts
 
 
+TYPES: Final = (LayoutType.MODE, LayoutType.WHOLE, LayoutType.KEEP)
+_SHARING: Final = "AMD's DRA driver gives a partition to one claim"
+
+
 def cuts_for(layouts: Sequence[Layout], gpus: Gpus, now: Cuts, models: Sequence[AmdModel]) -> Cuts:
     """How the policy cuts each of these GPUs, which are cut as `now` says. Raises Refused with everything that cannot be."""
-    problems = [p for place, layout in enumerate(layouts) for p in _type_problems(layout, f"spec.layouts[{place}]")]
-    problems += _memory_problems(layouts)
-    if problems:
-        raise Refused(*problems)
-    cuts: list[Cut | None] = []
-    refused: dict[tuple[str, int], Refused] = {}
-    for number, (gpu, has) in enumerate(zip(gpus, now, strict=True)):
-        place = next(
-            (n for n, layout in enumerate(layouts) if means(layout.match, product_of(gpu, models), number)), None
-        )
-        mode = _mode(layouts[place]) if place is not None else None
-        cuts.append(None)
-        if place is None or mode is None:
-            continue
-        try:
-            cuts[number] = _cut(gpu, number, has, mode, models, f"spec.layouts[{place}]")
-        except Refused as problem:
-            refused.setdefault((gpu.product, place), problem)
-    problems = [p for each in refused.values() for p in each.problems]
-    if not problems and not any(cuts):
-        problems = [nothing_cut(layouts, [product_of(gpu, models) for gpu in gpus])]
-    problems += _kept_problems(gpus, now, cuts)
-    if problems:
-        raise Refused(*problems)
-    return tuple(cuts)
+    insist([*unsupported(layouts, TYPES, "AMD's GPUs cannot be cut", _SHARING), *_memory_problems(layouts)])
+    products = {number: product_of(gpu, models) for number, gpu in enumerate(gpus)}
+    cuts, problems = cut_each(
+        layouts, products, lambda n, layout, at: _cut(gpus[n], n, now[n], _mode(layout) or WHOLE, models, at)
+    )
+    wanted = tuple(cuts.values())
+    insist([*problems, *_kept_problems(gpus, now, wanted)])
+    return wanted
 
 
 @lru_cache(maxsize=1024)
@@ -169,23 +148,6 @@ def _cut(gpu: AmdGpu, number: int, has: Cut | None, mode: Mode, models: Sequence
             )
         )
     return Cut(known.mode, known.partitions)
-
-
-def _type_problems(layout: Layout, at: str) -> Iterator[Problem]:
-    if layout.type not in (LayoutType.WHOLE, LayoutType.MODE, LayoutType.KEEP):
-        yield Problem(
-            reason="LayoutTypeUnsupported",
-            at=f"{at}.type",
-            why=f"AMD's GPUs cannot be cut as {layout.type}",
-            fix="use Mode (or Whole, or Keep), or a driver of type Publish",
-        )
-    if layout.sharing.mode is not SharingMode.EXCLUSIVE:
-        yield Problem(
-            reason="SharingUnsupported",
-            at=f"{at}.sharing.mode",
-            why="AMD's DRA driver gives a partition to one claim",
-            fix="leave sharing out",
-        )
 
 
 def _memory_problems(layouts: Sequence[Layout]) -> Iterator[Problem]:

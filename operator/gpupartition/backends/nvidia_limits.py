@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from gpupartition.api.v1alpha1 import Layout, LayoutType, NvidiaMigSpec, Reboot, SharingMode
-from gpupartition.backends.installed import config_problems, env, mounts, offered
-from gpupartition.backends.mig_parted import document
+from gpupartition.api.v1alpha1 import Layout, LayoutType, NvidiaMigSpec, Reboot
+from gpupartition.backends.by_label import Software, missing
+from gpupartition.backends.gpu_by_gpu import cut_each, insist, unsupported
+from gpupartition.backends.installed import env, offered
 from gpupartition.backends.nvidia_gpus import COUNT, PRODUCT, Cut, Cuts, Gpus, MigGpu, Table, numbers
-from gpupartition.domain.backend import Cluster, Object, Problem, Refused, Turn
+from gpupartition.domain.backend import Cluster, Object, Problem, Turn
 from gpupartition.domain.mig import model_of
 from gpupartition.domain.mig_wanted import wanted
-from gpupartition.domain.products import means, nothing_cut
 
 _PLUGIN_APP: Final = "nvidia-device-plugin"
 DEPLOYED: Final = "nvidia.com/gpu.deploy.device-plugin"  # by this label of a node the GPU operator's own chooses it
@@ -22,31 +22,38 @@ _DYNAMIC: Final = "DynamicMIG=true"
 # ----------------------------------------------------------------------------------------------------------------- installation
 
 
-def installation_problems(spec: NvidiaMigSpec, cluster: Cluster) -> Iterator[Problem]:
+def installation_problems(spec: NvidiaMigSpec, has: Software, cluster: Cluster) -> Iterator[Problem]:
     """What is wrong with the installation, each with what to write where."""
-    mig_manager = cluster.daemon_set(spec.mig_manager.namespace, spec.mig_manager.name)
-    plugin = cluster.daemon_set(spec.plugin.namespace, spec.plugin.name)
-    if mig_manager is None:
-        yield Problem(
+    yield from has.problems(
+        cluster,
+        agent=missing(
+            has.agent,
             reason="MigManagerMissing",
             at="spec.nvidiaMig.migManager",
-            why=f"there is no DaemonSet {spec.mig_manager.name} in namespace {spec.mig_manager.namespace}",
-            fix="install the GPU operator with a ClusterPolicy and migManager: {enabled: true}, or name its DaemonSet; "
-            "a GPUCluster deploys no MIG manager, so it has to give way to a ClusterPolicy and the DRA driver's own chart",
-        )
-    if plugin is None:
-        yield Problem(
+            fix="install the GPU operator with a ClusterPolicy and migManager: {enabled: true} (a GPUCluster deploys no MIG manager, so it "
+            "has to give way to a ClusterPolicy and the DRA driver's own chart)",
+        ),
+        plugin=missing(
+            has.plugin,
             reason="PluginMissing",
             at="spec.nvidiaMig.plugin",
-            why=f"there is no DaemonSet {spec.plugin.name} in namespace {spec.plugin.namespace}",
-            fix="install the chart dra-driver-nvidia-gpu with gpuResourcesEnabledOverride=true there, or name its DaemonSet",
+            fix="install the chart dra-driver-nvidia-gpu with gpuResourcesEnabledOverride=true there",
+        ),
+        wire=f"write migManager: {{config: {{name: {has.file.name}}}}} in the ClusterPolicy",
+    )
+    mig_manager = cluster.daemon_set(has.agent.namespace, has.agent.name)
+    if spec.reboot is Reboot.REFUSE and mig_manager is not None and "true" in env(mig_manager, "WITH_REBOOT"):
+        yield Problem(
+            reason="WouldReboot",
+            at=f"DaemonSet {has.agent.namespace}/{has.agent.name}",
+            why="its WITH_REBOOT is true, so it reboots a node whose GPUs cannot be reset",
+            fix="set WITH_REBOOT to false in the ClusterPolicy's migManager.env, or write reboot: Allow in the driver",
         )
-    if mig_manager is not None:
-        yield from _mig_manager_problems(spec, mig_manager)
+    plugin = cluster.daemon_set(has.plugin.namespace, has.plugin.name)
     if plugin is not None and any(_DYNAMIC in value.replace(" ", "") for value in env(plugin, "FEATURE_GATES")):
         yield Problem(
             reason="DynamicMigOn",
-            at=f"DaemonSet {spec.plugin.namespace}/{spec.plugin.name}",
+            at=f"DaemonSet {has.plugin.namespace}/{has.plugin.name}",
             why="its feature gate DynamicMIG is on, so it makes and destroys partitions itself",
             fix="set featureGates.DynamicMIG=false in the values of its chart",
         )
@@ -58,25 +65,6 @@ def installation_problems(spec: NvidiaMigSpec, cluster: Cluster) -> Iterator[Pro
                 why="it offers the same GPUs as nvidia.com/... resources, behind the back of the DRA driver",
                 fix="write devicePlugin: {enabled: false} in the ClusterPolicy",
             )
-    yield from config_problems(document(spec.mig_manager.namespace, spec.config), cluster)
-
-
-def _mig_manager_problems(spec: NvidiaMigSpec, mig_manager: Object) -> Iterator[Problem]:
-    at = f"DaemonSet {spec.mig_manager.namespace}/{spec.mig_manager.name}"
-    if not mounts(mig_manager, spec.config):
-        yield Problem(
-            reason="ConfigNotWired",
-            at=at,
-            why=f"it does not mount ConfigMap {spec.config}, into which layouts are written",
-            fix=f"write migManager: {{config: {{name: {spec.config}}}}} in the ClusterPolicy",
-        )
-    if spec.reboot is Reboot.REFUSE and "true" in env(mig_manager, "WITH_REBOOT"):
-        yield Problem(
-            reason="WouldReboot",
-            at=at,
-            why="its WITH_REBOOT is true, so it reboots a node whose GPUs cannot be reset",
-            fix="set WITH_REBOOT to false in the ClusterPolicy's migManager.env, or write reboot: Allow in the driver",
-        )
 
 
 def _is_device_plugin(daemon_set: Object) -> bool:
@@ -112,47 +100,19 @@ def device_plugin_problems(node: Object, cluster: Cluster) -> Iterator[Problem]:
 # ---------------------------------------------------------------------------------------------------------------------- layouts
 
 
+TYPES: Final = (LayoutType.PROFILES, LayoutType.WHOLE, LayoutType.KEEP)
+_SHARING: Final = "whether a partition serves several claims is a setting of NVIDIA's DRA driver as a whole"
+
+
 def cuts_for(layouts: Sequence[Layout], gpus: Gpus, table: Table) -> Cuts:
-    """How the policy cuts each of these GPUs. Raises Refused with everything that cannot be; equal GPUs are told of once."""
-    problems = [p for place, layout in enumerate(layouts) for p in _type_problems(layout, f"spec.layouts[{place}]")]
-    if problems:
-        raise Refused(*problems)
-    cuts: dict[MigGpu, Cut | None] = {}
-    refused: dict[tuple[str, int], Refused] = {}
-    for number, gpu in numbers(gpus).items():
-        place = next(
-            (n for n, layout in enumerate(layouts) if means(layout.match, table.product(gpu.product), number)), None
-        )
-        cuts[gpu] = None
-        if place is None or layouts[place].type is LayoutType.KEEP or (gpu.product, place) in refused:
-            continue
-        try:
-            cuts[gpu] = _cut(layouts[place], gpu, number, table, f"spec.layouts[{place}]")
-        except Refused as problem:
-            refused[gpu.product, place] = problem
-    problems = [p for each in refused.values() for p in each.problems]
-    if not problems and not any(cuts.values()):
-        problems = [nothing_cut(layouts, [table.product(gpu.product) for gpu in gpus])]
-    if problems:
-        raise Refused(*problems)
-    return tuple(cuts[gpu] for gpu in gpus)
-
-
-def _type_problems(layout: Layout, at: str) -> Iterator[Problem]:
-    if layout.type not in (LayoutType.WHOLE, LayoutType.PROFILES, LayoutType.KEEP):
-        yield Problem(
-            reason="LayoutTypeUnsupported",
-            at=f"{at}.type",
-            why=f"MIG cannot cut GPUs as {layout.type}",
-            fix="use Profiles (or Whole, or Keep), or a driver of type Publish",
-        )
-    if layout.sharing.mode is not SharingMode.EXCLUSIVE:
-        yield Problem(
-            reason="SharingUnsupported",
-            at=f"{at}.sharing.mode",
-            why="whether a partition serves several claims is a setting of NVIDIA's DRA driver as a whole",
-            fix="leave sharing out",
-        )
+    """How the policy cuts each of these GPUs. Raises Refused with everything that cannot be."""
+    insist([*unsupported(layouts, TYPES, "MIG cannot cut GPUs", _SHARING)])
+    by_number = numbers(gpus)
+    products = {number: table.product(gpu.product) for number, gpu in by_number.items()}
+    cuts, problems = cut_each(layouts, products, lambda n, layout, at: _cut(layout, by_number[n], n, table, at))
+    insist(problems)
+    by_name = {by_number[number].name: cut for number, cut in cuts.items()}
+    return tuple(by_name[gpu.name] for gpu in gpus)
 
 
 def _cut(layout: Layout, gpu: MigGpu, number: int, table: Table, at: str) -> Cut:

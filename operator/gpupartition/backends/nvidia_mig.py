@@ -12,8 +12,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from gpupartition.api.v1alpha1 import Assigned, DaemonSetRef, DriverSpec, NvidiaMigSpec, PolicySpec, Reboot
-from gpupartition.backends import node_label
+from gpupartition.api.v1alpha1 import DriverSpec, NvidiaMigSpec, PolicySpec, Reboot
+from gpupartition.backends.by_label import ByLabel, Software
 from gpupartition.backends.mig_parted import PREFIX, cuts_of, document, entry, key_of, meaning, whole_fingerprint
 from gpupartition.backends.node_label import label_of, step_of
 from gpupartition.backends.nvidia_gpus import (
@@ -37,8 +37,7 @@ from gpupartition.backends.nvidia_limits import (
 from gpupartition.backends.plugin_pods import plugin_pod, why_not_ready
 from gpupartition.domain import fingerprint
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused
-from gpupartition.domain.effects import Effect
-from gpupartition.domain.entries import Document, written
+from gpupartition.domain.entries import written
 from gpupartition.domain.others import writer
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.products import unmatched
@@ -51,33 +50,16 @@ FAILED: Final = "failed"
 _PAUSED: Final = "paused-for-mig-change"
 
 
-class NvidiaMig:
+class NvidiaMig(ByLabel):
     """Backend of the driver type NvidiaMig."""
 
     label = CONFIG
+    state = STATE
+    publishes_as = DRIVER_NAME
 
-    def pool_name(self, driver: DriverSpec, node: str) -> str:  # noqa: ARG002
-        """The node's name."""
-        return node
-
-    def driver_name(self, driver: DriverSpec, cluster: Cluster) -> str:  # noqa: ARG002
-        """It is fixed."""
-        return DRIVER_NAME
-
-    def namespaces(self, driver: DriverSpec) -> Sequence[str]:
-        """Where mig-manager is, and where the DRA driver is."""
-        spec = _spec(driver)
-        return tuple(dict.fromkeys((spec.mig_manager.namespace, spec.plugin.namespace)))
-
-    def documents(self, driver: DriverSpec) -> Sequence[Document]:
-        """mig-parted's config file."""
-        return (_document(_spec(driver)),)
-
-    def config_maps(self, driver: DriverSpec) -> Sequence[tuple[str, str]]:
-        """The config file, and the tables of products."""
-        spec = _spec(driver)
-        names = [spec.config] + ([spec.tables.name] if spec.tables is not None else [])
-        return tuple((spec.mig_manager.namespace, name) for name in names)
+    def software(self, driver: DriverSpec) -> Software:
+        """mig-manager and NVIDIA's DRA driver."""
+        return _software(driver)
 
     def applying(self, driver: DriverSpec) -> Literal["applying_mig", "applying_reboot"]:
         """As long as it takes to stop and start all that looks at the GPUs, or to reboot too."""
@@ -85,7 +67,10 @@ class NvidiaMig:
 
     def preflight(self, driver: DriverSpec, cluster: Cluster) -> Sequence[Problem]:
         """Whether mig-manager and the DRA driver are there, wired to each other by what we write, and alone."""
-        return [*installation_problems(_spec(driver), cluster), *known_products(driver, cluster).problems]
+        return [
+            *installation_problems(_spec(driver), _software(driver), cluster),
+            *known_products(driver, cluster).problems,
+        ]
 
     def depends(self, driver: DriverSpec, node: Object, look: Callable[[], NodeFacts]) -> tuple[Any, ...]:  # noqa: ARG002
         """Its GPUs, and whether a device plugin offers them too."""
@@ -120,13 +105,13 @@ class NvidiaMig:
                     fix="see why its DRA driver publishes nothing, or annotate the node with gpupartition.dev/accept-no-rollback",
                 )
             )
-        value, content = label_of(facts.node, CONFIG), self._assigned_entry(driver, facts, cluster)
+        value, content = label_of(facts.node, CONFIG), self.assigned_entry(driver, facts, cluster)
         if value is not None and content is not None:
             cuts = cuts_of(content, gpus, table)
             # A GPU of which nothing is published, such as one that died, is no reason to number the others anew.
             there = tuple(cut if gpu.name in seen.gpus else None for gpu, cut in zip(gpus, cuts or (), strict=False))
             if cuts is not None and expected(table, gpus, there).equals(seen):
-                objects = (_document(_spec(driver)).entry(value, content),) if value.startswith(PREFIX) else ()
+                objects = (_software(driver).file.entry(value, content),) if value.startswith(PREFIX) else ()
                 return Config(
                     fingerprint=_fingerprint(value, content, gpus, table),
                     assignment=value,
@@ -137,14 +122,12 @@ class NvidiaMig:
 
     def observe(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Observation:
         """Ready when mig-manager has done what the label says and the DRA driver's pod is Ready and alone."""
-        spec, table = _spec(driver), known_products(driver, cluster)
+        has, table = _software(driver), known_products(driver, cluster)
         value, state = label_of(facts.node, CONFIG), label_of(facts.node, STATE)
-        plugin = DaemonSetRef.model_construct(namespace=spec.plugin.namespace, name=spec.plugin.name)
-        agent = DaemonSetRef.model_construct(namespace=spec.mig_manager.namespace, name=spec.mig_manager.name)
         done = state == SUCCESS or (value is None and state is None)
-        complaint = why_not_ready(plugin, facts, None, cluster) if done else _complaint(facts.node, state)
+        complaint = why_not_ready(has.plugin, facts, None, cluster) if done else _complaint(facts.node, state)
         failed = _complaint(facts.node, state) if state == FAILED else ""
-        at_work = plugin_pod(agent, facts, None)
+        at_work = plugin_pod(has.agent, facts, None)
         return Observation(
             assignment=value,
             step=step_of(facts.node),
@@ -152,7 +135,7 @@ class NvidiaMig:
             ready=not complaint,
             complaint=complaint,
             pool=published(facts.pool(facts.name), table),
-            plugin=plugin_pod(plugin, facts, None),
+            plugin=plugin_pod(has.plugin, facts, None),
             writer=writer(facts.node, CONFIG),
             acknowledged=done,
             restarts=True,
@@ -165,42 +148,24 @@ class NvidiaMig:
         """The GPUs that are cut otherwise; the whole node where a MIG mode changes."""
         return disturbed(now, then)
 
-    def assign(self, driver: DriverSpec, facts: NodeFacts, to: Assigned, step: str, generation: int) -> Effect | None:  # noqa: ARG002
-        """Label and step in one patch, which takes the old answer away too. The same value is taken away first: only a change is noticed."""
-        return node_label.assign_anew(facts, CONFIG, STATE, to, step)
-
-    def cancel(self, driver: DriverSpec, facts: NodeFacts, step: str) -> Effect | None:  # noqa: ARG002
-        """The step alone: an `assign` of it that comes late finds another resourceVersion."""
-        return node_label.cancel(facts, step)
-
-    def repair(self, driver: DriverSpec, facts: NodeFacts, current: Assigned, generation: int) -> Effect | None:  # noqa: ARG002
-        """Nothing: the driver publishes its slices itself."""
-        return None
-
     def _running(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster, table: Table) -> str:
         value, gpus = label_of(facts.node, CONFIG), _gpus(facts)
         if value is None:
             return _by_hand(facts, gpus, table)
-        content = self._assigned_entry(driver, facts, cluster)
+        content = self.assigned_entry(driver, facts, cluster)
         if content is None:  # it is about to be put back, or is not seen yet
             return value.removeprefix(PREFIX) if value.startswith(PREFIX) else ""
         return _fingerprint(value, content, gpus, table)
-
-    def _assigned_entry(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Any:
-        """The entry that the node's label names; None where there is none of that name."""
-        file = _document(_spec(driver))
-        return file.content(cluster.config_map(file.namespace, file.name), label_of(facts.node, CONFIG))
 
     def _older_than_its_config(
         self, driver: DriverSpec, value: str | None, agent: Object | None, cluster: Cluster
     ) -> bool:
         """Whether mig-manager's pod began before the entry was written: the copy that it has mounted may be from before."""
         began = agent["metadata"].get("creationTimestamp") if agent is not None else None
-        spec = _spec(driver)
-        config_map = cluster.config_map(spec.mig_manager.namespace, spec.config)
+        file = _software(driver).file
+        config_map = cluster.config_map(file.namespace, file.name)
         if not began or value is None or config_map is None:
             return False
-        file = _document(spec)
         since = written(file.entry(value, file.read(config_map).get(value)), config_map)
         return since is not None and datetime.fromisoformat(began) < since
 
@@ -211,14 +176,20 @@ def _spec(driver: DriverSpec) -> NvidiaMigSpec:
     return driver.nvidia_mig
 
 
-def _document(spec: NvidiaMigSpec) -> Document:
-    return document(spec.mig_manager.namespace, spec.config)
+def _software(driver: DriverSpec) -> Software:
+    spec = _spec(driver)
+    return Software(
+        agent=spec.mig_manager,
+        plugin=spec.plugin,
+        file=document(spec.mig_manager.namespace, spec.config),
+        tables=spec.tables.name if spec.tables is not None else "",
+    )
 
 
 def known_products(driver: DriverSpec, cluster: Cluster) -> Table:
     """What is known of products here, the driver's own tables included."""
-    spec = _spec(driver)
-    return table_of(cluster, spec.mig_manager.namespace, spec.tables.name if spec.tables is not None else "")
+    has = _software(driver)
+    return table_of(cluster, has.agent.namespace, has.tables)
 
 
 def _gpus(facts: NodeFacts) -> Gpus:
@@ -232,7 +203,7 @@ def _config(driver: DriverSpec, table: Table, gpus: Gpus, cuts: Cuts) -> Config:
         fingerprint=key.removeprefix(PREFIX),
         assignment=key,
         pool=expected(table, gpus, cuts),
-        objects=(_document(_spec(driver)).entry(key, content),),
+        objects=(_software(driver).file.entry(key, content),),
     )
 
 

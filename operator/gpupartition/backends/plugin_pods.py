@@ -1,4 +1,4 @@
-"""The example driver's pods on a node: which of them runs by the node's assignment, from which template, and whether it is up."""
+"""A driver's pods on a node: which of them runs by the node's assignment, from which template, and whether it is up."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from gpupartition.api.v1alpha1 import DaemonSetRef
+from gpupartition.api.v1alpha1 import DaemonSetRef, ObjectRef
 from gpupartition.domain.backend import Cluster, NodeFacts, Object
 from gpupartition.names import DRIVER
+
+Ref = DaemonSetRef | ObjectRef
 
 
 def variant_name(base: str, layout: str) -> str:
@@ -28,7 +30,7 @@ def find(cluster: Cluster, name: str) -> Object | None:
     return next((d for d in cluster.daemon_sets if d["metadata"]["name"] == name), None)
 
 
-def plugin_pod(base: DaemonSetRef, facts: NodeFacts, assignment: str | None) -> Object | None:
+def plugin_pod(base: Ref, facts: NodeFacts, assignment: str | None) -> Object | None:
     """The pod that belongs to the assignment, unless it is ending."""
     name = _daemon_set(base, assignment)
     return next(
@@ -55,7 +57,7 @@ def running_template(pod: Object | None, cluster: Cluster) -> Mapping[str, Any] 
     return template
 
 
-def why_not_ready(base: DaemonSetRef, facts: NodeFacts, assignment: str | None, cluster: Cluster) -> str:
+def why_not_ready(base: Ref, facts: NodeFacts, assignment: str | None, cluster: Cluster) -> str:
     """Why the assigned driver is not up; "" when its pod is Ready and alone: a former pod that still ends could publish once more."""
     name = _daemon_set(base, assignment)
     if find(cluster, name) is None:
@@ -71,7 +73,7 @@ def why_not_ready(base: DaemonSetRef, facts: NodeFacts, assignment: str | None, 
     return ""
 
 
-def _daemon_set(base: DaemonSetRef, assignment: str | None) -> str:
+def _daemon_set(base: Ref, assignment: str | None) -> str:
     return base.name if assignment is None else variant_name(base.name, assignment)
 
 
@@ -80,7 +82,7 @@ def _controller(thing: Object) -> Mapping[str, Any]:
     return next((o for o in owners if o.get("controller")), {})
 
 
-def _driver_pods(base: DaemonSetRef, facts: NodeFacts) -> list[Object]:
+def _driver_pods(base: Ref, facts: NodeFacts) -> list[Object]:
     """The pods of the base and of its variants on the node, those that are ending included; pods that have ended are gone."""
     return [
         pod

@@ -1,0 +1,101 @@
+"""What vendors have in common that have two programs on a node: an agent cuts GPUs as a label tells it, and the DRA driver publishes them.
+
+Layouts are entries of the agent's config file. It answers by a second label, and it notices only changes of the first.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from gpupartition.api.v1alpha1 import Assigned, DriverSpec, ObjectRef
+from gpupartition.backends import node_label
+from gpupartition.backends.installed import config_problems, mounts
+from gpupartition.domain.backend import Cluster, NodeFacts, Problem
+from gpupartition.domain.effects import Effect
+from gpupartition.domain.entries import Document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Software:
+    """The DaemonSets of both programs, the config file, and the ConfigMap of tables beside it ("": none)."""
+
+    agent: ObjectRef
+    plugin: ObjectRef
+    file: Document
+    tables: str = ""
+
+    def problems(self, cluster: Cluster, *, agent: Problem, plugin: Problem, wire: str) -> Iterator[Problem]:
+        """What is missing, as these refusals say it, or not wired to what is written (`wire` says how to), or cannot be read."""
+        has = cluster.daemon_set(self.agent.namespace, self.agent.name)
+        if has is None:
+            yield agent
+        elif not mounts(has, self.file.name):
+            yield Problem(
+                reason="ConfigNotWired",
+                at=f"DaemonSet {self.agent.namespace}/{self.agent.name}",
+                why=f"it does not mount ConfigMap {self.file.name}, into which layouts are written",
+                fix=wire,
+            )
+        if cluster.daemon_set(self.plugin.namespace, self.plugin.name) is None:
+            yield plugin
+        yield from config_problems(self.file, cluster)
+
+
+def missing(what: ObjectRef, *, reason: str, at: str, fix: str) -> Problem:
+    """The refusal of a driver that names a DaemonSet that is not there."""
+    why = f"there is no DaemonSet {what.name} in namespace {what.namespace}"
+    return Problem(reason=reason, at=at, why=why, fix=f"{fix}, or name its DaemonSet")
+
+
+class ByLabel(ABC):
+    """The part of a backend that is the same for all of them. `label` assigns an entry, `state` is the answer."""
+
+    label: ClassVar[str]
+    state: ClassVar[str]
+    publishes_as: ClassVar[str]
+
+    @abstractmethod
+    def software(self, driver: DriverSpec) -> Software:
+        """What is installed."""
+
+    def pool_name(self, driver: DriverSpec, node: str) -> str:  # noqa: ARG002
+        """The node's name."""
+        return node
+
+    def driver_name(self, driver: DriverSpec, cluster: Cluster) -> str:  # noqa: ARG002
+        """It is fixed."""
+        return self.publishes_as
+
+    def namespaces(self, driver: DriverSpec) -> Sequence[str]:
+        """Where the agent is, and where the DRA driver is."""
+        has = self.software(driver)
+        return tuple(dict.fromkeys((has.agent.namespace, has.plugin.namespace)))
+
+    def documents(self, driver: DriverSpec) -> Sequence[Document]:
+        """The agent's config file."""
+        return (self.software(driver).file,)
+
+    def config_maps(self, driver: DriverSpec) -> Sequence[tuple[str, str]]:
+        """The config file, and the tables of products."""
+        has = self.software(driver)
+        return tuple((has.agent.namespace, name) for name in (has.file.name, has.tables) if name)
+
+    def assign(self, driver: DriverSpec, facts: NodeFacts, to: Assigned, step: str, generation: int) -> Effect | None:  # noqa: ARG002
+        """Label and step in one patch, which takes the old answer away too. The same value is taken away first: only a change is noticed."""
+        return node_label.assign_anew(facts, self.label, self.state, to, step)
+
+    def cancel(self, driver: DriverSpec, facts: NodeFacts, step: str) -> Effect | None:  # noqa: ARG002
+        """The step alone: an `assign` of it that comes late finds another resourceVersion."""
+        return node_label.cancel(facts, step)
+
+    def repair(self, driver: DriverSpec, facts: NodeFacts, current: Assigned, generation: int) -> Effect | None:  # noqa: ARG002
+        """Nothing: the driver publishes its slices itself."""
+        return None
+
+    def assigned_entry(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Any:
+        """The entry that the node's label names; None where there is none of that name."""
+        file = self.software(driver).file
+        return file.content(cluster.config_map(file.namespace, file.name), node_label.label_of(facts.node, self.label))
