@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from gpupartition.domain import fingerprint, quantity
@@ -35,11 +36,9 @@ class Target:
 
     def bodies(self, generation: int, step: str) -> list[dict[str, Any]]:
         """All slices at this generation, the anchor first. Only the anchor carries the step and the whole fingerprint."""
-        contents = [*_contents(self.pool)] or [{}]
+        whole, contents = _written(self.pool.to_json())
         bodies = [self._body(number, content, generation, len(contents)) for number, content in enumerate(contents)]
-        bodies[0]["metadata"]["annotations"] = {FINGERPRINT: fingerprint.of_pool(self.pool)} | (
-            {STEP: step} if step else {}
-        )
+        bodies[0]["metadata"]["annotations"] = {FINGERPRINT: whole} | ({STEP: step} if step else {})
         return bodies
 
     def _body(self, number: int, content: Mapping[str, Any], generation: int, count: int) -> dict[str, Any]:
@@ -155,7 +154,10 @@ def _differs_at(generation: int, body: Mapping[str, Any], there: Mapping[str, Ob
 
 
 def _same(body: Mapping[str, Any], found: Object) -> bool:
-    return assignment_of(body) == assignment_of(found) and _canonical(body["spec"]) == _canonical(found["spec"])
+    if assignment_of(body) != assignment_of(found):
+        return False
+    # Nearly always it is as it was written, and what is canonical is costly to tell.
+    return bool(body["spec"] == found["spec"]) or _canonical(body["spec"]) == _canonical(found["spec"])
 
 
 def _canonical(value: Any, *, amounts: bool = False) -> fingerprint.Json:
@@ -171,6 +173,14 @@ def _canonical(value: Any, *, amounts: bool = False) -> fingerprint.Json:
             if each is not False
         }
     return quantity.parse(value) if amounts and isinstance(value, str) else value
+
+
+# A slice is written after a look at all of its pool, and the nodes of a fleet have few kinds of pools.
+@lru_cache(maxsize=16)
+def _written(pool: str) -> tuple[str, Sequence[Mapping[str, Any]]]:
+    """The whole fingerprint of a pool, which is given as JSON, and what its slices hold."""
+    read = Pool.from_json(pool)
+    return fingerprint.of_pool(read), [*_contents(read)] or [{}]
 
 
 def _contents(pool: Pool) -> Iterator[dict[str, Any]]:
