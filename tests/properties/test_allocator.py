@@ -15,7 +15,7 @@ from tests.properties.allocations import Body, Case, case, ours
 from gpupartition.domain.allocator.allocate import Allocated, Allocator
 from gpupartition.domain.allocator.claims import Claim
 from gpupartition.domain.allocator.places import Node
-from gpupartition.domain.allocator.pools import Features, Pool, Slice, gather
+from gpupartition.domain.allocator.pools import Features, Pool, Slices, gather
 from gpupartition.domain.allocator.search import Result
 from gpupartition.domain.allocator.shares import Held
 from gpupartition.domain.allocator.wanted import GivenUp
@@ -44,8 +44,7 @@ def _results(claims: Sequence[Allocated]) -> list[Result]:
 
 
 def _pools(asked: Case, features: Features) -> list[Pool]:
-    slices = [Slice.read(body) for body in asked["slices"]]
-    return gather(sorted(slices, key=lambda each: not each.place.node), slices, Node.read(asked["node"]), features)
+    return gather(Slices(asked["slices"]), Node.read(asked["node"]), features)
 
 
 @given(cases)

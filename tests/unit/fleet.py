@@ -14,6 +14,7 @@ from gpupartition.controller.records import DRIVERS, POLICIES
 from gpupartition.kube import (
     CONTROLLER_REVISIONS,
     DAEMON_SETS,
+    DEVICE_CLASSES,
     DEVICE_TAINT_RULES,
     NODES,
     PODS,
@@ -28,6 +29,7 @@ from gpupartition.kube import (
 from gpupartition.names import API_VERSION
 
 REVISION: Final = "5d8f7c"
+DRIVER: Final = "gpu.example.com"
 READY: Final = [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
 
 
@@ -50,6 +52,7 @@ class Fleet:
             }
         ]
         self.objects[DRIVERS] = [driver()]
+        self.objects[DEVICE_CLASSES] = [device_class(DRIVER, f"device.driver == '{DRIVER}'")]
         self.nodes = names(count)
         for number, name in enumerate(self.nodes):
             self._add(name, ZONES[number % len(ZONES)])
@@ -81,7 +84,7 @@ class Fleet:
         made = [
             {
                 "metadata": {"name": f"{node}-{place}", "resourceVersion": "1"},
-                "spec": {"driver": "gpu.example.com", "nodeName": node, "pool": pool, **content},
+                "spec": {"driver": DRIVER, "nodeName": node, "pool": pool, **content},
             }
             for place, content in enumerate(contents)
         ]
@@ -92,9 +95,10 @@ class Fleet:
     def hold(self, node: str, *, claim: str = "team-a/job-7", device: str = "gpu-0", ending: bool = False) -> None:
         """Allocate a device of a node to a claim, which a pod of the same name uses."""
         namespace, _, name = claim.partition("/")
-        result = {"driver": "gpu.example.com", "pool": node, "device": device, "request": "gpu"}
+        result = {"driver": DRIVER, "pool": node, "device": device, "request": "gpu"}
         body: Object = {
             "metadata": {"name": name, "namespace": namespace, "uid": claim},
+            "spec": asking(),
             "status": {
                 "allocation": {"devices": {"results": [result]}},
                 "reservedFor": [{"resource": "pods", "name": name, "uid": name}],
@@ -104,12 +108,19 @@ class Fleet:
             body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
         self.objects[RESOURCE_CLAIMS].append(body)
 
+    def want(self, claim: str, spec: Object | None = None, **metadata: str) -> None:
+        """Have somebody wait for a device of the driver's class, or for what the spec says."""
+        namespace, _, name = claim.partition("/")
+        meta = {"name": name, "namespace": namespace, "uid": claim, **metadata}
+        self.objects[RESOURCE_CLAIMS].append({"metadata": meta, "spec": spec or asking()})
+
     def run(self, pod: str, *, kind: str = "ReplicaSet") -> None:
         """Have the pod of a claim (of the same name), made by a controller of this kind, or by nobody ("")."""
         namespace, _, name = pod.partition("/")
         owners = [{"kind": kind, "name": "o", "uid": "o", "controller": True}] if kind else []
         meta = {"name": name, "namespace": namespace, "uid": name, "ownerReferences": owners}
-        self.objects[PODS].append({"metadata": meta, "spec": {}, "status": {"phase": "Running"}})
+        spec = {"nodeName": "somewhere", "resourceClaims": [{"name": "gpu", "resourceClaimName": name}]}
+        self.objects[PODS].append({"metadata": meta, "spec": spec, "status": {"phase": "Running"}})
 
     def not_ready(self, node: str) -> None:
         """Take the node's kubelet away, just now."""
@@ -160,6 +171,18 @@ OWNER: Final = {
 }
 
 
+def asking(*selectors: str, device_class: str = DRIVER, **more: Any) -> Object:
+    """The spec of a claim: one device of the class that all these expressions select."""
+    chosen = [{"cel": {"expression": each}} for each in selectors]
+    exactly = {"deviceClassName": device_class, **({"selectors": chosen} if chosen else {}), **more}
+    return {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+
+
+def device_class(name: str, *selectors: str, **more: Any) -> Object:
+    """A DeviceClass."""
+    return {"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": s}} for s in selectors], **more}}
+
+
 def driver(*, max_unavailable: int | str = "100%") -> Object:
     """The driver of all these nodes."""
     ref = {"namespace": DRIVER_NAMESPACE, "name": BASE_DAEMON_SET}
@@ -204,4 +227,4 @@ def whole() -> Object:
     return {"name": "whole", "match": {"all": True}, "type": "Whole"}
 
 
-__all__: Sequence[str] = ["Fleet", "driver", "equal", "policy", "whole"]
+__all__: Sequence[str] = ["DRIVER", "Fleet", "asking", "device_class", "driver", "equal", "policy", "whole"]

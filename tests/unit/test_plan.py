@@ -13,6 +13,7 @@ from gpupartition.cli.foresight import foresee
 from gpupartition.cli.options import Unusable
 from gpupartition.domain.outlook import capacity, findings, sentence
 from gpupartition.domain.plan import Fate, Plan
+from gpupartition.domain.prospect import Prospect
 from gpupartition.kube import NODES, Object
 from gpupartition.settings import Settings
 
@@ -25,6 +26,10 @@ async def plans(fleet: Fleet, *bodies: Object, names: tuple[str, ...] = ()) -> l
 async def plan(fleet: Fleet, **body: Any) -> Plan:
     (found,) = await plans(fleet, policy(**body))
     return found
+
+
+def shown(plan: Plan) -> show.Shown:
+    return show.Shown(plans=[plan], prospect=Prospect())
 
 
 def waves(plan: Plan) -> list[list[str]]:
@@ -212,7 +217,7 @@ async def test_what_cannot_be_planned_with_is_named_with_what_to_do(
 async def test_people_see_a_table_without_the_nodes_that_stay_as_they_are() -> None:
     fleet = Fleet(2)
     fleet.hold("node-1")
-    assert show.FORMS["table"]([await plan(fleet)]).splitlines() == [
+    assert show.FORMS["table"](shown(await plan(fleet))).splitlines() == [
         "inference (driver example): 2 of 2 nodes would change (2 Repartition), in 1 wave; 1 is blocked by team-a/job-7",
         "",
         "WAVE   NODE     STATE     CHANGE        DEVICES   BLOCKED BY     WHY",
@@ -226,7 +231,7 @@ async def test_people_see_a_table_without_the_nodes_that_stay_as_they_are() -> N
 
 
 async def test_programs_see_everything_in_names_that_stay() -> None:
-    (data,) = show.as_data([await plan(Fleet(1))])["policies"]
+    (data,) = show.as_data(shown(await plan(Fleet(1))))["policies"]
     assert list(data) == [
         "policy", "driver", "summary", "refused", "opens", "findings", "waves", "stop", "nodes", "capacity",
     ]  # fmt: skip

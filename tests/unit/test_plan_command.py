@@ -30,11 +30,11 @@ def test_an_unknown_finding_or_none_at_all_is_wrong_usage(
     with pytest.raises(SystemExit) as ended:
         main(["plan", f"--fail-on={named}"])
     assert ended.value.code == 2
-    assert f"{wrong!r} is none of blocked, infeasible, failed, evict" in capsys.readouterr().err
+    assert f"{wrong!r} is none of blocked, infeasible, failed, evict, unschedulable" in capsys.readouterr().err
 
 
 def test_every_finding_of_a_plan_can_be_named() -> None:
-    assert set(plan.FINDINGS) == outlook.FINDINGS.keys()
+    assert set(plan.FINDINGS) == {*outlook.FINDINGS, plan.UNSCHEDULABLE}
 
 
 def test_without_a_kubeconfig_nothing_can_be_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from gpupartition.cli.documents import Document
 from gpupartition.cli.options import Unusable
-from gpupartition.controller.caches import Caches
+from gpupartition.controller.caches import Caches, trim, trim_claim
 from gpupartition.controller.forecast import Forecast
 from gpupartition.controller.intent import Intents, Policy
 from gpupartition.controller.ledger import Ledger
@@ -22,32 +24,57 @@ from gpupartition.controller.world import Reader
 from gpupartition.domain.backend import Refused
 from gpupartition.domain.plan import Plan
 from gpupartition.kube import Client
+from gpupartition.kube.reflector import key_of
 from gpupartition.settings import Settings
 
 Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foresight:
+    """What was foreseen, and all that it was read from: `claims` are all of the cluster, with or without devices."""
+
+    plans: Sequence[Plan]
+    scopes: Sequence[Scope]
+    caches: Caches
+    claims: Sequence[Object]
 
 
 async def foresee(
     client: Client, settings: Settings, documents: Sequence[Document] = (), names: Sequence[str] = ()
 ) -> list[Plan]:
     """Plans for the policies of these documents and names; for all when there are neither. Raises Unusable and ApiError."""
-    gc.disable()  # hardly anything that is read and planned becomes garbage, and looking for some took a third of the time
+    with unhurried():
+        return list((await look_ahead(client, settings, documents, names)).plans)
+
+
+@contextmanager
+def unhurried() -> Iterator[None]:
+    """Without looking for garbage: hardly anything that is read and planned becomes any, and looking for some took a third of the time."""
+    gc.disable()
     try:
-        return await _foresee(client, settings, documents, names)
+        yield
     finally:
         gc.enable()
 
 
-async def _foresee(
+async def look_ahead(
     client: Client, settings: Settings, documents: Sequence[Document], names: Sequence[str]
-) -> list[Plan]:
+) -> Foresight:
+    """The same, with what it was read from."""
     policies = {b["metadata"]["name"]: b for b in (await client.list(POLICIES)).items}
     drivers = {b["metadata"]["name"]: b for b in (await client.list(DRIVERS)).items}
     changed = {kind: [d for d in documents if d.kind == kind] for kind in ("GpuPartitionPolicy", "GpuPartitionDriver")}
     _lay_over(policies, changed["GpuPartitionPolicy"], fixed="driver")
     _lay_over(drivers, changed["GpuPartitionDriver"], fixed="type")
     asked = _asked(policies, documents, names)
-    caches = Caches(client, namespace=settings.namespace, on_node=lambda _: None, on_all=lambda: None)
+    claims: dict[str, Object] = {}
+
+    def kept(body: Object) -> Object | None:
+        claims[key_of(body)] = trim(body)
+        return trim_claim(body)
+
+    caches = Caches(client, namespace=settings.namespace, on_node=lambda _: None, on_all=lambda: None, claim=kept)
     await caches.read()
     intents = Intents(caches, Probe(client, dry_runs=False), operates=False)
     absence = Absence(noticed=settings.limits.not_ready, ignored=settings.ignore_not_ready)
@@ -62,7 +89,8 @@ async def _foresee(
         for name, body in sorted(policies.items())
         if name in asked or (body["spec"].get("driver") in shared and _moves(body))
     ]
-    return [plan for plan in await forecast.of(scopes) if plan.policy in asked]
+    plans = [plan for plan in await forecast.of(scopes) if plan.policy in asked]
+    return Foresight(plans=plans, scopes=scopes, caches=caches, claims=list(claims.values()))
 
 
 def _moves(body: Object) -> bool:

@@ -13,12 +13,20 @@ if TYPE_CHECKING:
     from gpupartition.kube import Client
     from gpupartition.settings import Settings
 
-FINDINGS: Final = ("blocked", "infeasible", "failed", "evict")  # of domain/outlook.py, which takes long to load
+UNSCHEDULABLE: Final = "unschedulable"
+FINDINGS: Final = (
+    "blocked",
+    "infeasible",
+    "failed",
+    "evict",
+    UNSCHEDULABLE,
+)  # of domain/outlook.py and prospect.py, which take long to load
 
 ABOUT: Final = """
 Plays the roll-out forward with the very rules that the operator follows, as if each step succeeded: which nodes would change, in which
-waves, how deeply, which devices come and go, and who holds a device that is in the way. Nothing is written: the ClusterRole gpupartition-plan
-is all that it needs.
+waves, how deeply, which devices come and go, and who holds a device that is in the way; then who waits for devices and will get some, whose
+next start will find none, and which DeviceClasses are left without any. Nothing is written: the ClusterRole gpupartition-plan is all that it
+needs.
 """
 EXAMPLES: Final = """
 examples:
@@ -52,8 +60,9 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
     """Plan, print, and return the exit code."""
     from gpupartition.cli.cluster import answer
     from gpupartition.cli.documents import read
-    from gpupartition.cli.foresight import foresee
-    from gpupartition.cli.show import FORMS
+    from gpupartition.cli.fitting import foreseen_to_fit
+    from gpupartition.cli.foresight import look_ahead, unhurried
+    from gpupartition.cli.show import FORMS, Shown
     from gpupartition.domain.outlook import findings
 
     try:
@@ -62,7 +71,11 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
         return complain(*unusable.lines)
 
     async def ask(client: Client) -> Answer:
-        plans = await foresee(client, settings, documents, options.name)
-        return FORMS[options.output](plans), {name for plan in plans for name in findings(plan)}
+        with unhurried():
+            seen = await look_ahead(client, settings, documents, options.name)
+            will_fit = await foreseen_to_fit(client, seen, needed=UNSCHEDULABLE in options.fail_on)
+        found = {name for plan in seen.plans for name in findings(plan)}
+        found |= {UNSCHEDULABLE} if will_fit.unschedulable else set()
+        return FORMS[options.output](Shown(plans=seen.plans, prospect=will_fit)), found
 
     return await answer(options, "plan", ask)

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from gpupartition.cli import prospects
 from gpupartition.cli.forms import forms
 from gpupartition.cli.paint import Cell, Line, Span, grid, line
 from gpupartition.domain.outlook import capacity, findings, sentence
 from gpupartition.domain.plan import Fate, NodePlan, Plan
+from gpupartition.domain.prospect import Prospect
 from gpupartition.names import GROUP
 
 
-def pictured(plans: Sequence[Plan], _: datetime) -> Iterator[Line]:
-    """Each policy: what it comes to, the nodes that do not have what is wanted, and the devices by profile."""
-    for number, plan in enumerate(plans):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """Plans, and what will fit once they have come true."""
+
+    plans: Sequence[Plan]
+    prospect: Prospect
+
+
+def pictured(shown: Shown, _: datetime) -> Iterator[Line]:
+    """Each policy: what it comes to, the nodes that do not have what is wanted, and the devices by profile. Then what will fit."""
+    for number, plan in enumerate(shown.plans):
         if number:
             yield ()
         yield from _policy(plan)
+    yield from prospects.drawn(shown.prospect)
 
 
 def _policy(plan: Plan) -> Iterator[Line]:
@@ -63,9 +75,9 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 
 
-def as_data(plans: Sequence[Plan]) -> dict[str, Any]:
+def as_data(shown: Shown) -> dict[str, Any]:
     """Everything, in names that stay."""
-    return {"policies": [_data(plan) for plan in plans]}
+    return {"policies": [_data(plan) for plan in shown.plans], "fit": prospects.as_data(shown.prospect)}
 
 
 def _data(plan: Plan) -> dict[str, Any]:
@@ -98,9 +110,9 @@ def _data(plan: Plan) -> dict[str, Any]:
     }
 
 
-def names(plans: Sequence[Plan]) -> list[str]:
+def names(shown: Shown) -> list[str]:
     """The policies, as kubectl takes them."""
-    return [f"gpupartitionpolicy.{GROUP}/{plan.policy}" for plan in plans]
+    return [f"gpupartitionpolicy.{GROUP}/{plan.policy}" for plan in shown.plans]
 
 
 FORMS: Final = forms(picture=pictured, data=as_data, names=names)

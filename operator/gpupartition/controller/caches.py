@@ -43,8 +43,15 @@ class Caches:
     """One reflector per kind; those of a driver's namespace begin when a driver first names it."""
 
     def __init__(
-        self, client: Client, *, namespace: str, on_node: Callable[[str], None], on_all: Callable[[], None]
+        self,
+        client: Client,
+        *,
+        namespace: str,
+        on_node: Callable[[str], None],
+        on_all: Callable[[], None],
+        claim: Callable[[Object], Object | None] | None = None,
     ) -> None:
+        """`claim`: what is kept of a claim, for those who want to see more of them than who has what."""
         self._client = client
         self._on_node = on_node
         self._on_all = on_all
@@ -61,7 +68,9 @@ class Caches:
             page=50,
             indexes={"node": _slice_node, "not ours": _slice_of_a_plugin},
         )
-        self.claims = Reflector(client, RESOURCE_CLAIMS, trim_claim, self._claim_changed, indexes={"pool": claim_pools})
+        self.claims = Reflector(
+            client, RESOURCE_CLAIMS, claim or trim_claim, self._claim_changed, indexes={"pool": claim_pools}
+        )
         self.records = Reflector(
             client, NODE_STATES, Record.read, lambda name, _, __: on_node(name), indexes={"policy": _record_policy}
         )

@@ -23,7 +23,7 @@ class Moved:
 
 def capacity(plan: Plan) -> list[Moved]:
     """Devices of the policy's nodes, by profile."""
-    before, after = _count(now for now, _ in plan.pools), _count(then for _, then in plan.pools)
+    before, after = _count(pool.now for pool in plan.pools), _count(pool.after for pool in plan.pools)
     return [Moved(profile=p, before=before[p], after=after[p]) for p in sorted(before.keys() | after.keys())]
 
 

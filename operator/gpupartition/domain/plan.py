@@ -100,11 +100,21 @@ class NodePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolPlan:
+    """What a node publishes now, after all waves, and once nothing is in its way any more."""
+
+    node: str
+    now: Pool
+    after: Pool
+    once_free: Pool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What would become of a policy's nodes: in the order in which they would begin, then all others by name.
 
     `stop` is what admission says when nobody can begin any more; `opens`: when the next window does ("": one is open, and the first wave begins
-    at once); `pools` are the nodes' pools before and after all waves.
+    at once); `pools` are those of its nodes.
     """
 
     policy: str
@@ -114,7 +124,7 @@ class Plan:
     refused: str = ""
     opens: str = ""
     hint: str = ""
-    pools: tuple[tuple[Pool, Pool], ...] = field(default=(), repr=False)
+    pools: tuple[PoolPlan, ...] = field(default=(), repr=False)
 
     @property
     def changing(self) -> int:
@@ -228,6 +238,7 @@ class _Course:
         ]
         rows += [NodePlan(node=n, fate=Fate.CONTESTED, why="another policy has it") for n in self.lane.contested]
         place = {n: order(s) if n in self._waves else () for n, s in self._first.items()}
+        fates = {row.node: row.fate for row in rows}
         return Plan(
             policy=self.lane.policy,
             driver=self.lane.driver,
@@ -236,13 +247,15 @@ class _Course:
             refused=self.lane.refused,
             opens=self.lane.rules.outside,
             hint=self.lane.hint,
-            pools=tuple((c.world.observed.pool, self._pool(c)) for c in self.lane.candidates),
+            pools=tuple(self._pool(c, fates.get(c.name)) for c in self.lane.candidates),
         )
 
-    def _pool(self, node: Candidate) -> Pool:
-        """What it publishes in the end."""
-        arrived = node.name in self._done and node.world.wanted
-        return arrived.pool if arrived else node.world.observed.pool
+    def _pool(self, node: Candidate, fate: Fate | None) -> PoolPlan:
+        """What becomes of what it publishes."""
+        now, wanted = node.world.observed.pool, node.world.wanted
+        after = wanted.pool if wanted is not None and node.name in self._done else now
+        last = wanted.pool if wanted is not None and fate in CHANGING else after
+        return PoolPlan(node=node.name, now=now, after=after, once_free=last)
 
     def _row(self, node: Candidate, stop: str) -> NodePlan:
         fate, why = self._fate(node, stop)

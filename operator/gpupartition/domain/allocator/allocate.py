@@ -21,7 +21,7 @@ from gpupartition.domain.allocator.pools import (
     Features,
     Pool,
     PoolId,
-    Slice,
+    Slices,
     Trouble,
     gather,
     node_selector,
@@ -59,10 +59,7 @@ class Allocator:
     ) -> None:
         """Slices and DeviceClasses as the API has them. Taints of DeviceTaintRules must be in the slices already."""
         self.features: Final = features or Features()
-        self._slices: Final = [Slice.read(body) for body in slices]
-        self._on_node: Final[dict[str, list[Slice]]] = {}
-        for each in self._slices:
-            self._on_node.setdefault(each.place.node, []).append(each)
+        self._slices: Final = Slices(slices)
         self._pools: Final[dict[str, Sequence[Pool]]] = {}  # by node, once asked
         self._classes: Final = {
             body["metadata"]["name"]: [each["cel"]["expression"] for each in body["spec"].get("selectors") or ()]
@@ -101,8 +98,7 @@ class Allocator:
         """
         where = Node.read(node)
         if where.name not in self._pools:
-            nearby = [*self._on_node.get(where.name, ()), *self._on_node.get("", ())]
-            self._pools[where.name] = gather(nearby, self._slices, where, self.features)
+            self._pools[where.name] = gather(self._slices, where, self.features)
         pools = self._pools[where.name]
         wants = Wants(features=self.features, classes=self._classes, node=where, pools=pools)
         found = Search(wants, [Claim.read(claim) for claim in claims], self.held, self._counters_left).run(late)

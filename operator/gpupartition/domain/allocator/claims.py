@@ -32,11 +32,12 @@ class Request:
     def tolerates(self, taint: Mapping[str, Any]) -> bool:
         """Whether a device with the taint may be allocated. An effect that is none of the two keeps nobody away."""
         return taint.get("effect") not in {"NoSchedule", "NoExecute"} or any(
-            _tolerates(each, taint) for each in self.tolerations
+            tolerates(each, taint) for each in self.tolerations
         )
 
 
-def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    """Whether a toleration is about a taint: of devices, or of nodes."""
     effect, key = toleration.get("effect"), toleration.get("key")
     if (effect and effect != taint.get("effect")) or (key and key != taint.get("key")):
         return False

@@ -40,10 +40,10 @@ class Place:
         """Whether the node can use it."""
         if self.node:
             return self.node == node.name
-        return self.everywhere or (self.selector is not None and _selects(self.selector, node))
+        return self.everywhere or (self.selector is not None and selects(self.selector, node))
 
 
-def _selects(selector: Mapping[str, Any], node: Node) -> bool:
+def selects(selector: Mapping[str, Any], node: Node) -> bool:
     """core/v1 NodeSelector: one term is enough, all of a term must hold, and an empty term means no node."""
     return any(_means(term, node) for term in selector.get("nodeSelectorTerms", ()))
 

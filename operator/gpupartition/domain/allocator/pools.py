@@ -6,7 +6,7 @@ are all pools, whoever publishes them, with all that decides whether a claim get
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -195,14 +195,41 @@ def _said(requirement: Mapping[str, Any]) -> tuple[str, str, frozenset[str]]:
     return requirement["key"], requirement["operator"], frozenset(requirement.get("values") or ())
 
 
-def gather(nearby: Iterable[Slice], slices: Sequence[Slice], node: Node, features: Features) -> list[Pool]:
+class Slices:
+    """All slices of a cluster. Each is read when a node that it may be about is first asked for: most questions are about a few nodes."""
+
+    def __init__(self, bodies: Iterable[Mapping[str, Any]]) -> None:
+        self._by_node: dict[str, list[Mapping[str, Any]]] = {}
+        self._by_pool: dict[PoolId, list[Mapping[str, Any]]] = {}
+        self._read: dict[str, Slice] = {}
+        for body in bodies:
+            spec = body["spec"]
+            self._by_node.setdefault(spec.get("nodeName") or "", []).append(body)
+            self._by_pool.setdefault((spec["driver"], spec["pool"]["name"]), []).append(body)
+
+    def near(self, node: Node) -> Iterator[Slice]:
+        """Those that may reach the node, its own first."""
+        for body in (*self._by_node.get(node.name, ()), *self._by_node.get("", ())):
+            yield self._once(body)
+
+    def of(self, pool: PoolId) -> list[Slice]:
+        """All of a pool."""
+        return [self._once(body) for body in self._by_pool.get(pool, ())]
+
+    def _once(self, body: Mapping[str, Any]) -> Slice:
+        name = body["metadata"]["name"]
+        if name not in self._read:
+            self._read[name] = Slice.read(body)
+        return self._read[name]
+
+
+def gather(slices: Slices, node: Node, features: Features) -> list[Pool]:
     """The pools that have something for the node, in the order of search: by driver and name, those whose devices must be bound last.
 
-    `nearby` are all that may reach the node, its own first, among all `slices`. Their order decides only where slices of one pool disagree
-    on how many there are.
+    The order of the slices decides only where those of one pool disagree on how many there are.
     """
     newest: dict[PoolId, list[Slice]] = {}
-    for each in nearby:
+    for each in slices.near(node):
         understood = not each.beyond and (features.partitionable_devices or not (each.by_device or each.counters))
         if understood and each.reaches(node):
             there = newest.setdefault(each.pool, [])
@@ -218,11 +245,11 @@ def _must_be_bound(device: Device) -> bool:
     return device.body.get("bindingConditions") is not None
 
 
-def _pool(pool_id: PoolId, there: Sequence[Slice], slices: Sequence[Slice], features: Features) -> Pool | None:
+def _pool(pool_id: PoolId, there: Sequence[Slice], slices: Slices, features: Features) -> Pool | None:
     """None when its slices are of the past: a newer generation has nothing for the node."""
     count, everywhere = there[0].count, there
     if len(there) != count:
-        same = [each for each in slices if each.pool == pool_id]
+        same = slices.of(pool_id)
         if any(each.generation > there[0].generation for each in same):
             return None
         everywhere = [each for each in same if each.generation == there[0].generation and not each.beyond]

@@ -51,10 +51,11 @@ def selects(expression: str, device: Selectable) -> bool:
     Raises ValueError for what is no CEL, cannot be asked of this device, or is neither true nor false: the scheduler gives up the pod then.
     Raises Unknown where that depends on what is not known of the device.
     """
-    looked_at = _looks_at(expression)
-    if looked_at is None:
+    looked_at, body, driver = _looks_at(expression), device.body, device.driver
+    if looked_at is None or not all(
+        value.keys() <= _ATTRIBUTES.keys() for value in body.get("attributes", {}).values()
+    ):
         return _answer(expression, device)
-    body, driver = device.body, device.driver
     seen = tuple(
         str(of.get(f"{domain}/{name}") or (of.get(name) if domain == driver else None))
         for field, domain, name in looked_at
@@ -88,7 +89,7 @@ def _answer(expression: str, device: Selectable) -> bool:
     except (CELEvalError, CELSyntaxError, CELUnsupportedError) as error:
         if device.body.get(UNKNOWN):
             raise Unknown(f"{expression!r} asks what is not known of device {device.body['name']}") from None
-        raise ValueError(f"{expression!r} cannot be asked of device {device.body['name']}: {error}") from None
+        raise ValueError(f"{expression!r} cannot be asked of device {device.body['name']}: {error.args[0]}") from None
     if not isinstance(answer, BoolType):
         raise ValueError(  # noqa: TRY004 - what is wrong is what was written
             f"{expression!r} is neither true nor false when it is asked of device {device.body['name']}, but {answer!r}"
