@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from gpupartition.cli.forms import NAMES, forms
-from gpupartition.cli.options import Unusable, add_cluster, add_output, describe
+from gpupartition.cli.options import STDOUT, Unusable, add_cluster, add_output, add_picture, describe, save
 from gpupartition.cli.paint import Line, Span, grid, line
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ examples:
   %(prog)s -l zone=a           those with a label
   %(prog)s node-2              one of them, with every device
   %(prog)s node-2 -o json      for programs
+  %(prog)s --svg gpus.svg      for a browser or a document
 
 exit codes: 0 drawn; 1 the cluster could not be read, or there is no such node (the message says so); 2 wrong usage
 """
@@ -44,6 +45,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     describe(parser, ABOUT, EXAMPLES)
     parser.add_argument("node", nargs="?", default="", metavar="NODE", help="a node, in full (default: all, in short)")
     parser.add_argument("-l", "--selector", default="", help="label selector of nodes")
+    add_picture(parser, "svg")
     add_output(parser, NAMES)
     add_cluster(parser)
 
@@ -54,6 +56,13 @@ async def run(options: argparse.Namespace) -> int:
 
     async def ask(client: Client) -> Answer:
         found = await look(client, options.node, options.selector)
+        if options.svg:
+            from gpupartition.cli.svg import picture
+
+            drawn = picture(found)
+            if options.svg == STDOUT:
+                return drawn.rstrip("\n"), ()
+            save(options.svg, drawn)
         return (FORMS_IN_FULL if options.node else FORMS)[options.output](found), ()
 
     return await answer(options, "map", ask)
@@ -96,7 +105,7 @@ async def look(client: Client, node: str = "", selector: str = "") -> list[NodeM
             taken.get((driver, pool), ()),
             pool=pool,
             rules=rules,
-            memory_slices=_memory_slices,
+            memory_slices=memory_slices,
         )
         for (driver, name, pool), bodies in sorted(pools.items())
     ]
@@ -116,7 +125,7 @@ async def _rules(client: Client) -> Sequence[Object]:
 
 
 @lru_cache
-def _memory_slices(product: str) -> int:
+def memory_slices(product: str) -> int:
     """Into how many the memory of a product is cut, as the tables know it."""
     from gpupartition.domain.backend import Refused
     from gpupartition.domain.gpumap import MEMORY_SLICES

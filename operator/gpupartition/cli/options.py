@@ -6,6 +6,7 @@ import argparse
 import io
 import sys
 from collections.abc import Collection
+from pathlib import Path
 from typing import Final
 
 from gpupartition.cli.paint import on_one_line
@@ -14,6 +15,8 @@ OK: Final = 0
 ERROR: Final = 1
 USAGE: Final = 2  # argparse's own
 FOUND: Final = 3
+
+STDOUT: Final = "-"
 
 
 class Unusable(Exception):  # noqa: N818  (reads as what happened)
@@ -44,6 +47,23 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--context", help="context of the kubeconfig")
     parser.set_defaults(fail_on=())
+
+
+def add_picture(parser: argparse.ArgumentParser, form: str) -> None:
+    """Add --svg, or --html, which take a file."""
+    parser.add_argument(
+        f"--{form}", metavar="FILE", help=f"write it as {form.upper()} into this file too (-: to stdout instead)"
+    )
+
+
+def save(path: str, text: str) -> None:
+    """Write a file whole. Raises Unusable where it cannot be written."""
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Unusable(
+            f"{path} could not be written: {error.strerror}; name a file in a folder that is there"
+        ) from None
 
 
 def add_fail_on(parser: argparse.ArgumentParser, findings: Collection[str]) -> None:

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import argparse
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from gpupartition.cli.forms import NAMES
-from gpupartition.cli.options import Unusable, add_cluster, add_fail_on, add_output, complain, describe
+from gpupartition.cli.options import (
+    STDOUT,
+    Unusable,
+    add_cluster,
+    add_fail_on,
+    add_output,
+    add_picture,
+    complain,
+    describe,
+    save,
+)
 
 if TYPE_CHECKING:
     from gpupartition.cli.cluster import Answer
@@ -34,6 +45,7 @@ examples:
   kustomize build . | %(prog)s -f -           from stdin
   %(prog)s inference                          a policy that is in the cluster; without a name: all of them
   %(prog)s -f policy.yaml --fail-on=blocked,infeasible    for pipelines
+  %(prog)s -f policy.yaml --html plan.html    a page for whoever has to agree
 
 exit codes: 0 planned; 1 could not be planned (the message says why); 2 wrong usage; 3 one of --fail-on was found
 """
@@ -51,6 +63,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="YAML with drivers and policies; - is stdin",
     )
+    add_picture(parser, "html")
     add_output(parser, NAMES)
     add_cluster(parser)
     add_fail_on(parser, FINDINGS)
@@ -76,6 +89,14 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
             will_fit = await foreseen_to_fit(client, seen, needed=UNSCHEDULABLE in options.fail_on)
         found = {name for plan in seen.plans for name in findings(plan)}
         found |= {UNSCHEDULABLE} if will_fit.unschedulable else set()
-        return FORMS[options.output](Shown(plans=seen.plans, prospect=will_fit)), found
+        shown = Shown(plans=seen.plans, prospect=will_fit)
+        if options.html:
+            from gpupartition.cli.page import page
+
+            drawn = page(shown, datetime.now(UTC))
+            if options.html == STDOUT:
+                return drawn.rstrip("\n"), found
+            save(options.html, drawn)
+        return FORMS[options.output](shown), found
 
     return await answer(options, "plan", ask)

@@ -21,6 +21,7 @@ Body = Mapping[str, Any]
 MEMORY_SLICES: Final = 8  # of a GPU that can be cut by MIG, unless somebody knows better
 _CLOSING: Final = frozenset({"NoSchedule", "NoExecute"})
 _SLOT: Final = re.compile(r"^memorySlice(\d{1,2})$")
+_GB: Final = re.compile(r"^\d+g\.(\d+)gb")
 _BUS: Final = ("pciBusID", "pciAddr", "parentPciAddr")
 
 
@@ -91,8 +92,19 @@ def read(
     for holder in holders(claims, node=node, driver=driver, pool=name):
         held.setdefault(holder.device, []).append(holder)
     view = _View(there, held, _tainted(bodies, rules, driver, name), memory_slices)
+    return _map(node, driver, view)
+
+
+def of_pool(
+    node: str, driver: str, pool: Pool, *, memory_slices: Callable[[str], int] = lambda _: MEMORY_SLICES
+) -> NodeMap:
+    """Map a pool that nobody has anything of, such as one that is only planned."""
+    return _map(node, driver, _View(pool, {}, frozenset(), memory_slices))
+
+
+def _map(node: str, driver: str, view: _View) -> NodeMap:
     groups: dict[tuple[Any, ...], list[Device]] = {}
-    for device in there.devices:
+    for device in view.pool.devices:
         groups.setdefault(_gpu_of(device), []).append(device)
     counted = all(key[0] == 0 for key in groups)  # else they are numbered as they are plugged in
     return NodeMap(
@@ -101,8 +113,8 @@ def read(
         gpus=tuple(
             view.gpu(key[1] if counted else rank, devices) for rank, (key, devices) in enumerate(sorted(groups.items()))
         ),
-        lost=tuple(sorted(held.keys() - there.names)),
-        problem=there.problem,
+        lost=tuple(sorted(view.held.keys() - view.pool.names)),
+        problem=view.pool.problem,
     )
 
 
@@ -154,8 +166,8 @@ class _View:
 
     def _by_memory(self, shown: Sequence[Device], devices: Sequence[Device]) -> tuple[Part, ...]:
         """Partitions by their memory, with what no device that is shown has of the GPU's; alike where it is not known of all."""
-        known = all(_memory(d) for d in shown)
-        parts = [self._part(device, _memory(device) if known else 1) for device in shown]
+        known = all(_scale(d) for d in shown)
+        parts = [self._part(device, _scale(device) if known else 1) for device in shown]
         sets = {name for device in devices for name in device.costs}
         whole = max((self.pool.counters.get(name, {}).get("memory", 0) for name in sets), default=0)
         left = whole - sum(part.size for part in parts)
@@ -212,9 +224,16 @@ def _gpu_of(device: Device) -> tuple[Any, ...]:
     """What tells GPUs apart: the number that the driver gives them, else where they are plugged in, else what they share."""
     for key, value in device.attributes.items():
         if key.rpartition("/")[2] == "index" and "int" in value:
-            return 0, int(value["int"]), ""
+            return 0, int(value["int"]), ()
     bus = next((text for name in _BUS if (text := _text(device, name))), "")
-    return (1, 0, bus) if bus else (2, 0, min(device.costs, default=device.name))
+    if bus:
+        return 1, 0, (bus,)
+    return 2, 0, _counted(device.gpu or min(device.costs, default=device.name))
+
+
+def _counted(text: str) -> tuple[str | int, ...]:
+    """So that gpu-2 comes before gpu-10."""
+    return tuple(int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", text))
 
 
 def _text(device: Device, name: str) -> str:
@@ -224,6 +243,12 @@ def _text(device: Device, name: str) -> str:
 
 def _memory(device: Device) -> int:
     return next((amount for key, amount in device.capacity.items() if key.rpartition("/")[2] == "memory"), 0)
+
+
+def _scale(device: Device) -> int:
+    """How large it is beside others; of a device that is only planned as its profile says: 1g.10gb."""
+    named = _GB.search(profile_of(device))
+    return _memory(device) or (int(named[1]) << 30 if named else 0)
 
 
 def _slots(device: Device) -> tuple[int, ...]:
