@@ -31,6 +31,7 @@ class Command:
 COMMANDS: Final = {
     "run": Command(help="run the operator (settings: environment variables GPUPARTITION_*)", has_settings=True),
     "plan": Command(help="say what a policy would do, and touch nothing", has_settings=True),
+    "diff": Command(help="say what a file changes, or what nodes lack, in devices", has_settings=True),
     "status": Command(help="say how policies stand, which nodes are on their way, and who is in the way"),
     "map": Command(help="draw how GPUs are cut and used"),
     "explain": Command(help="say why a node is where it is, and what would free it", has_settings=True),

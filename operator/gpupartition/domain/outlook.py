@@ -23,11 +23,17 @@ class Moved:
 
 def capacity(plan: Plan) -> list[Moved]:
     """Devices of the policy's nodes, by profile."""
-    before, after = _count(pool.now for pool in plan.pools), _count(pool.after for pool in plan.pools)
-    return [Moved(profile=p, before=before[p], after=after[p]) for p in sorted(before.keys() | after.keys())]
+    return moved(devices(pool.now for pool in plan.pools), devices(pool.after for pool in plan.pools))
 
 
-def _count(pools: Iterable[Pool]) -> Counter[str]:
+def moved(before: Mapping[str, int], after: Mapping[str, int]) -> list[Moved]:
+    """The same of any two counts."""
+    profiles = sorted(before.keys() | after.keys())
+    return [Moved(profile=p, before=before.get(p, 0), after=after.get(p, 0)) for p in profiles]
+
+
+def devices(pools: Iterable[Pool]) -> Counter[str]:
+    """How many devices of each profile there are in these pools."""
     # Thousands of nodes share a few pools: each is counted once.
     pools = list(pools)
     times = Counter(id(pool) for pool in pools)
