@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 PLUGIN: Final = "kubectl-gpp"
+ASK: Final = "__complete"  # as shells ask what may be written next
 INTERRUPTED: Final = 130  # 128 and the number of the signal, as shells have it
 
 
@@ -44,6 +45,7 @@ COMMANDS: Final = {
     "freeze": Command(help="have nothing begun, in the whole cluster", has_settings=True),
     "unfreeze": Command(help="take a freeze back", has_settings=True),
     "adopt": Command(help="print policies that say what nodes have already, and touch nothing", has_settings=True),
+    "completion": Command(help="print a script by which a shell completes commands and names"),
 }
 
 ABOUT = ("policy", "driver", "node")  # what a line is about stands in front, so that it can be searched for
@@ -61,6 +63,8 @@ class Line(logging.Formatter):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    if list(arguments[:1]) == [ASK]:
+        return int(_module("completion").complete(arguments[1:]))
     parser = argparse.ArgumentParser(
         prog="kubectl gpp" if Path(sys.argv[0]).stem == PLUGIN else "gpupartition",
         description="Rolls GPU partition layouts over a cluster, node by node.",
@@ -84,6 +88,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(asyncio.run(_module(options.command).run(options, *given)))
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def parser_of(command: str) -> argparse.ArgumentParser:
+    """The options of one command."""
+    parser = argparse.ArgumentParser(prog=command)
+    _module(command).add_to(parser)
+    return parser
 
 
 def _module(command: str) -> Any:

@@ -176,6 +176,27 @@ async def test_a_policy_that_is_not_there_is_an_error_in_one_line(cluster: Clust
         assert answer.errors == f"error: there is no GpuPartitionPolicy training; there are: {POLICY}\n"
 
 
+# ─── completion ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_kubectl_completes_commands_and_names_of_the_cluster(cluster: Cluster) -> None:
+    where = await site(cluster, 2)
+    await operator(cluster)
+    await apply(cluster, policy(POLICY, where.driver, equal(2)))
+    await ready(cluster, POLICY)
+    kubectl = str(cluster.controlplane.parts.binaries["kubectl"])
+
+    async def completed(*words: str) -> list[str]:
+        told = await answer([kubectl, "__complete", "gpp", *words], env=environment())
+        return [line.partition("\t")[0] for line in told.out.splitlines()]
+
+    assert await completed("pau") == ["pause", ":4"]
+    named = ("--kubeconfig", str(cluster.controlplane.kubeconfig))
+    assert await completed("pause", *named, "") == [POLICY, ":4"]
+    assert await completed("explain", *named, "") == [*where.nodes, ":4"]
+    assert await completed("retry", f"--kubeconfig={named[1]}", POLICY[:3]) == [POLICY, ":4"]
+
+
 # ─── explain ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -54,7 +54,9 @@ exit codes: 0 planned; 1 could not be planned (the message says why); 2 wrong us
 def add_to(parser: argparse.ArgumentParser) -> None:
     """Give the command its options."""
     describe(parser, ABOUT, EXAMPLES)
-    parser.add_argument("name", nargs="*", help="a policy in the cluster (default: those of -f, else all)")
+    parser.add_argument(
+        "name", nargs="*", metavar="POLICY", help="a policy in the cluster (default: those of -f, else all)"
+    )
     parser.add_argument(
         "-f",
         "--filename",

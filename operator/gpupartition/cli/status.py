@@ -47,7 +47,7 @@ _STYLES: Final = {"UpToDate": "green", "Pending": "dim", "Failed": "red", "Rolle
 def add_to(parser: argparse.ArgumentParser) -> None:
     """Give the command its options."""
     describe(parser, ABOUT, EXAMPLES)
-    parser.add_argument("name", nargs="*", help="a policy (default: all)")
+    parser.add_argument("name", nargs="*", metavar="POLICY", help="a policy (default: all)")
     parser.add_argument("-l", "--selector", default="", help="label selector of policies")
     parser.add_argument("-w", "--watch", action="store_true", help="go on telling what changes, until interrupted")
     add_output(parser, NAMES)

@@ -63,6 +63,7 @@ class _Request:
     query: Mapping[str, str] = field(default_factory=dict)
     body: object = None
     content: str = _JSON
+    accept: str = ""
 
 
 class Client:
@@ -168,6 +169,17 @@ class Client:
             meta = answer["metadata"]
             token = meta.get("continue") or None
             yield Listing([of | item for item in answer.get("items") or ()], meta["resourceVersion"])
+
+    async def names(self, kind: Kind, *, most: int) -> Sequence[str]:
+        """The names of the first `most` objects, without what is in them."""
+        ask = _Request(
+            method="GET",
+            what=f"list {kind}",
+            path=kind.path(),
+            query={"limit": str(most)},
+            accept=f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+        )
+        return [str(item["metadata"]["name"]) for item in (await self._read(ask)).get("items") or ()]
 
     async def create(self, kind: Kind, body: Object, *, namespace: str | None = None, dry_run: bool = False) -> Object:
         """Create; Conflict with reason ``AlreadyExists`` when the name is taken."""
@@ -317,7 +329,7 @@ class Client:
                 self.server + ask.path,
                 params=ask.query,
                 data=None if ask.body is None else json.dumps(ask.body),
-                headers=None if ask.body is None else {"Content-Type": ask.content},
+                headers=_headers(ask),
                 timeout=aiohttp.ClientTimeout(total=self._patience, sock_connect=_CONNECT),
             ) as response:
                 text = await response.text(errors="replace")
@@ -365,3 +377,8 @@ def _own_version() -> str:
         return version("gpupartition")
     except PackageNotFoundError:
         return "dev"  # run from a checkout that was never installed
+
+
+def _headers(ask: _Request) -> dict[str, str]:
+    found = {"Accept": ask.accept} if ask.accept else {}
+    return found if ask.body is None else found | {"Content-Type": ask.content}
