@@ -228,18 +228,45 @@ def test_a_gpu_that_nobody_publishes_and_nobody_told_anything_of_is_kept() -> No
     ]
 
 
-@pytest.mark.parametrize("state", ["success", None])
-def test_what_was_cut_behind_the_back_of_the_label_is_said_and_would_be_assigned(state: str | None) -> None:
-    facts = nvidia.facts(nvidia.cut(0, nvidia.H100, "7g.80gb"), on=nvidia.node("all-disabled", state))
-    driver, cluster, backend = nvidia.driver(), mig_cluster(), BACKENDS[nvidia.driver().type]
-    layouts = layouts_of(driver, facts, cluster)
-    wanted, seen_as = backend.compile(driver, of(layouts), facts, cluster), backend.observe(driver, facts, cluster)
-    assert layouts == [{"name": "1x7g-80gb", **ALL, **profiles(_7g_80gb=1)}]
-    assert why_not(wanted, seen_as) == ""
-    assert (
-        f"all-disabled is assigned to them, which says something else than what they publish: to enforce this, {wanted.assignment}"
-        in (touched(wanted, seen_as))
-    )
+@pytest.mark.parametrize(
+    ("label", "state", "why"),
+    [
+        ("all-disabled", "success", "all-disabled is assigned to them, which does not say what they publish"),
+        ("not-in-the-file", "failed", "mig-manager failed"),
+    ],
+)
+def test_what_was_cut_behind_the_back_of_the_label_is_said_and_would_be_assigned(
+    label: str, state: str, why: str
+) -> None:
+    facts = nvidia.facts(nvidia.cut(0, nvidia.H100, "7g.80gb"), on=nvidia.node(label, state))
+    said = {"name": "1x7g-80gb", **ALL, **profiles(_7g_80gb=1)}
+    assert would(nvidia.driver(), facts, mig_cluster(), said).startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("label", "state", "why"),
+    [
+        ("whole", "success", "whole is assigned to them, which does not say what they publish"),
+        ("not-in-the-file", "failure", "Device Config Manager has no profile not-in-the-file"),
+    ],
+)
+def test_modes_that_were_set_behind_the_back_of_the_label_are_said_and_would_be_assigned(
+    label: str, state: str, why: str
+) -> None:
+    facts = amd.facts(amd.gpu(0, "cpx_nps1"), on=amd.node(label, state))
+    said = {"name": "cpx-nps1", **ALL, "type": "Mode", "mode": {"compute": "CPX", "memory": "NPS1"}}
+    whole = {"profiles": [amd.item("SPX", "NPS1", 1)]}
+    assert would(amd.driver(), facts, amd_cluster(whole=whole), said).startswith(why)
+
+
+def would(driver: DriverSpec, facts: NodeFacts, cluster: Cluster, said: Words) -> str:
+    """What would be done to a node that publishes what is said of it, and for which that would have to be enforced."""
+    backend = BACKENDS[driver.type]
+    wanted, seen_as = backend.compile(driver, of([said]), facts, cluster), backend.observe(driver, facts, cluster)
+    assert layouts_of(driver, facts, cluster) == [said]
+    assert unfit(seen_as) == why_not(wanted, seen_as) == ""
+    assert f"to enforce this, {wanted.assignment} is assigned" in touched(wanted, seen_as)
+    return touched(wanted, seen_as)
 
 
 def test_gpus_of_two_products_are_said_by_product() -> None:
@@ -319,14 +346,32 @@ SLICED = {
         {"type": "Equal", "equal": {"parts": 4}},
         {"type": "Equal", "equal": {"parts": 4, "offerWhole": False}, "sharing": SHARING},
         {"type": "Choices", "choices": {"profiles": ["1g.10gb", "2g.20gb"]}},
-        {"type": "Choices", "choices": {"profiles": ["2g.20gb"], "offerWhole": False}},
+        {"type": "Profiles", "profiles": [{"name": "1g.10gb", "count": 1}, {"name": "2g.20gb", "count": 2}]},
     ],
 )
 def test_what_the_operator_itself_published_is_said(said: Words) -> None:
-    server = publishing.Server(publishing.driver(SLICED))
+    assert published(said, SLICED) == [{**ALL, **said}]
+
+
+@pytest.mark.parametrize(
+    ("product", "said"),
+    [
+        (nvidia.H100, {"type": "Choices", "choices": {"profiles": ["1g.10gb", "3g.40gb"], "offerWhole": False}}),
+        (nvidia.H100, {"type": "Profiles", "profiles": [{"name": "1g.10gb", "count": 7}]}),
+        (amd.MI300X, {"type": "Mode", "mode": {"compute": "CPX", "memory": "NPS4"}}),
+        (amd.MI300X, {"type": "Choices", "choices": {"profiles": ["dpx_nps1", "cpx_nps1"]}}),
+    ],
+)
+def test_what_the_operator_itself_published_of_gpus_that_a_table_knows_is_said(product: str, said: Words) -> None:
+    assert published(said, {"count": 2, "product": product, "memory": "80Gi"}) == [{**ALL, **said}]
+
+
+def published(said: Words, *gpus: Words) -> list[Words]:
+    """What is said of a node of which the operator itself has published these GPUs in this layout."""
+    server = publishing.Server(publishing.driver(*gpus))
     wanted = publishing.config({**ALL, **said}, of=server.driver)
     list(server.assign(wanted.assigned(), "step"))
-    assert adopted(server.driver, server.facts, Cluster()) == [{**ALL, **said}]
+    return adopted(server.driver, server.facts, Cluster())
 
 
 # ------------------------------------------------------------------------------------------------------- what runs in the cluster

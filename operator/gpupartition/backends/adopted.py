@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpupartition.api.v1alpha1 import DriverSpec, DriverType
+from pydantic import ValidationError
+
+from gpupartition.api.v1alpha1 import DriverSpec, DriverType, PolicySpec
 from gpupartition.backends import BACKENDS, amd_dcm, amd_gpus, dcm, mig_parted, nvidia_gpus, nvidia_mig
 from gpupartition.backends.amd_limits import product_of
 from gpupartition.backends.example_limits import published
 from gpupartition.backends.plugin_template import Settings
-from gpupartition.domain.adoption import LeftOut, free
+from gpupartition.domain.adoption import HOSTNAME, LeftOut, free
 from gpupartition.domain.amd_modes import WHOLE, Mode
-from gpupartition.domain.backend import Cluster, Config, NodeFacts
+from gpupartition.domain.backend import Cluster, Config, NodeFacts, Refused
 from gpupartition.domain.counters import FULL
 from gpupartition.domain.pool import Device, Pool
 from gpupartition.domain.products import Product
@@ -144,31 +147,54 @@ def _entry(driver: DriverSpec, back: Config, cluster: Cluster) -> Any:
     return file.content(cluster.config_map(file.namespace, file.name), back.assignment)
 
 
-def _publish(driver: DriverSpec, back: Config, facts: NodeFacts, cluster: Cluster) -> list[Words]:  # noqa: ARG001
-    shares = list(_published(back.pool))
-    if not shares:
+def _publish(driver: DriverSpec, back: Config, facts: NodeFacts, cluster: Cluster) -> list[Words]:
+    # A profile that is called like one of AMD's modes is one, unless somebody has called a profile of his own so.
+    told_so = [told(list(_published(back.pool, modes=modes))) for modes in (True, False)]
+    if not told_so[0]:
         raise LeftOut("its devices do not say of which GPU they are")
-    return told(shares)
+    return next((each for each in told_so if _means(each, back.pool, driver, facts, cluster)), told_so[0])
 
 
-def _published(pool: Pool) -> Iterator[Share]:
+def _means(layouts: Sequence[Words], pool: Pool, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> bool:
+    selector = {"matchLabels": {HOSTNAME: "any"}}
+    try:
+        policy = PolicySpec.model_validate({"driver": "any", "nodeSelector": selector, "layouts": layouts})
+        return BACKENDS[driver.type].compile(driver, policy, facts, cluster).pool.equals(pool)
+    except (ValidationError, Refused):
+        return False
+
+
+def _published(pool: Pool, *, modes: bool) -> Iterator[Share]:
     by_gpu: dict[int, list[Device]] = {}
     for device in pool.devices:
         if "index" in device.attributes:
             by_gpu.setdefault(device.attributes["index"]["int"], []).append(device)
     for number, devices in by_gpu.items():
-        words = _pieces([_string(d, "profile") for d in devices])
+        words = _pieces([_string(d, "profile") for d in devices], modes=modes, exact=_fit(devices, pool))
         yield Share(number, Product(_string(devices[0], "productName")), words | _sharing(devices))
 
 
-def _pieces(profiles: Sequence[str]) -> Words:
+def _fit(devices: Sequence[Device], pool: Pool) -> bool:
+    """Whether all of them can be had at once."""
+    taken: Counter[tuple[str, str]] = Counter()
+    for device in devices:
+        for where, amounts in device.costs.items():
+            taken.update({(where, name): amount for name, amount in amounts.items()})
+    return all(amount <= pool.counters.get(where, {}).get(name, 0) for (where, name), amount in taken.items())
+
+
+def _pieces(profiles: Sequence[str], *, modes: bool, exact: bool) -> Words:
     cut = list(dict.fromkeys(p for p in profiles if p != FULL))
     if not cut:
         return dict(IN_ONE_PIECE)
+    equal, mode = _EQUAL.match(cut[0]), Mode.read(cut[0])
     whole = {} if FULL in profiles else {"offerWhole": False}
-    equal = _EQUAL.match(cut[0])
     if equal is not None and len(cut) == 1:
         return {"type": "Equal", "equal": {"parts": int(equal["parts"]), **whole}}
+    if modes and exact and mode is not None:
+        return _mode(mode)
+    if exact:
+        return {"type": "Profiles", "profiles": [{"name": name, "count": profiles.count(name)} for name in cut]}
     return {"type": "Choices", "choices": {"profiles": cut, **whole}}
 
 

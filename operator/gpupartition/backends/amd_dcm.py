@@ -139,7 +139,7 @@ class AmdDcm(ByLabel):
             writer=writer(facts.node, PROFILE),
             acknowledged=done,
             restarts=True,
-            failed=self._miscounted(driver, facts, cluster) if state == FAILURE else "",
+            failed=self._hopeless(driver, facts, cluster) if state == FAILURE else "",
         )
 
     def disturbs(self, now: Pool, then: Pool) -> frozenset[str]:
@@ -156,13 +156,15 @@ class AmdDcm(ByLabel):
             return value.removeprefix(PREFIX) if value.startswith(PREFIX) else ""
         return _fingerprint(value, content, on.there)
 
-    def _miscounted(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> str:
-        """Why trying again will not help: the profile says that the node has more or fewer GPUs than it publishes."""
-        content, pool = self.assigned_entry(driver, facts, cluster), published(facts.pool(facts.name))
+    def _hopeless(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> str:
+        """Why trying again will not help: there is no such profile, or it says that the node has more or fewer GPUs than it publishes."""
+        value, content = label_of(facts.node, PROFILE) or "", self.assigned_entry(driver, facts, cluster)
+        if content is None:  # one of ours is about to be put back, or is not seen yet
+            return "" if value.startswith(PREFIX) else f"Device Config Manager has no profile {value}"
+        pool = published(facts.pool(facts.name))
         gpus = gpus_on(pool)
-        if content is None or not gpus or not pool.usable or modes_of(content, len(gpus)) is not None:
+        if not gpus or not pool.usable or modes_of(content, len(gpus)) is not None:
             return ""
-        value = label_of(facts.node, PROFILE)
         return f"Device Config Manager refuses the profile {value}, which was made for another number of GPUs than {len(gpus)}"
 
 

@@ -69,7 +69,7 @@ def unfit(seen: Observation) -> str:
         return f"what it publishes is not complete: {seen.pool.problem}"
     if not seen.pool.devices:
         return "it publishes nothing"
-    return "" if seen.ready else seen.complaint or "its driver is not ready"
+    return "" if seen.ready or seen.failed else seen.complaint or "its driver is not ready"
 
 
 def why_not(wanted: Config, seen: Observation) -> str:
@@ -79,12 +79,10 @@ def why_not(wanted: Config, seen: Observation) -> str:
 
 def touched(wanted: Config, seen: Observation) -> str:
     """What the operator would do to a node that publishes what is wanted; "" where it would only take it on."""
-    if seen.running == wanted.fingerprint:
+    if seen.ready and seen.running == wanted.fingerprint:
         return ""
-    return (
-        f"{seen.assignment or 'nothing'} is assigned to them, which says something else than what they publish: to enforce this, "
-        f"{wanted.assignment or 'nothing'} is assigned, and the driver is restarted there"
-    )
+    why = seen.failed or f"{seen.assignment or 'nothing'} is assigned to them, which does not say what they publish"
+    return f"{why}: to enforce this, {wanted.assignment or 'nothing'} is assigned, and the driver is restarted there"
 
 
 def policies(
