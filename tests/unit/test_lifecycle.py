@@ -189,6 +189,13 @@ CASES: Final[Mapping[tuple[Phase, str], Case]] = {
         record(Phase.APPLYING),
         world(observed=seen(HALVES, step=STEP)),
     ),
+    (Phase.APPLYING, "the driver's pod has to count the GPUs anew"): (
+        record(Phase.APPLYING),
+        world(
+            after=LIMITS.applying,
+            observed=replace(seen(HALVES, step=STEP, ready=False), restarts=True, acknowledged=False),
+        ),
+    ),
     (Phase.APPLYING, "the driver did not take the new config in time"): (
         record(Phase.APPLYING),
         world(after=LIMITS.applying, observed=seen(HALVES, step=STEP, ready=False)),

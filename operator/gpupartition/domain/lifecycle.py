@@ -42,6 +42,7 @@ from gpupartition.domain.changes import (
 from gpupartition.domain.guards import (
     Guard,
     acknowledged,
+    assigned,
     assigned_under_a_holder,
     cancelled,
     config_there,
@@ -170,6 +171,13 @@ def _blind(which: str) -> Guard:
     return due
 
 
+def _uncounted(state: State, world: World) -> bool:
+    """The plugin publishes what it found before this step: perhaps that fails because a GPU has died since."""
+    recorded = state.restart is not None and state.restart.step == state.step
+    looks = world.observed.restarts and world.observed.plugin is not None
+    return assigned(state, world) and looks and not recorded and not world.holders
+
+
 def _give_up(note: str, when: Guard = always) -> tuple[Exit, ...]:
     """Hardware of which nothing is verified must not be let go by giving up."""
     return (
@@ -272,7 +280,10 @@ PHASES: Final[dict[Phase, Row]] = {
             Exit(acknowledged, Phase.VERIFYING, "the driver runs with the new config"),
         ),
         _limit("applying"),
-        _fail("the driver did not take the new config in time"),
+        (
+            Exit(_uncounted, Phase.APPLYING, "the driver's pod has to count the GPUs anew", record_restart),
+            *_fail("the driver did not take the new config in time"),
+        ),
     ),
     Phase.VERIFYING: Row(
         (
