@@ -40,7 +40,7 @@ ABANDON: Final = f"{GROUP}/abandon"
 
 FINALIZER: Final = f"{GROUP}/in-flight"
 
-# The taint that a quiesced node's devices carry.
+# The taint of devices that nobody shall be given any more: those of a node that is being changed, and those that a layout has retired.
 TAINT_KEY: Final = f"{GROUP}/repartitioning"
 
 # The taint that a node can be born with: no pod is scheduled to it before its first layout is verified.

@@ -49,13 +49,13 @@ class Site:
     """The first operator."""
     nodes: tuple[str, ...] = ()
 
+    live: bool = True
+    """Whether layouts change under their users."""
+
     async def has(self, *groups: Object, inventory: Object | None = None) -> None:
         """Say which GPUs the nodes have."""
-        spec = {
-            "type": "Publish",
-            "publish": {"driverName": self.driver, "inventory": inventory or {"gpus": list(groups)}},
-            "maxUnavailable": "100%",
-        }
+        publish = {"driverName": self.driver, "inventory": inventory or {"gpus": list(groups)}, "live": self.live}
+        spec = {"type": "Publish", "publish": publish, "maxUnavailable": "100%"}
         body = {"apiVersion": API_VERSION, "kind": "GpuPartitionDriver", "metadata": {"name": self.driver}}
         await apply(self.cluster, {**body, "spec": spec})
 
@@ -87,6 +87,12 @@ class Site:
         assert pool is not None
         return [each["name"] for each in pool]
 
+    async def retired(self, node: str = "") -> list[str]:
+        """The names of the devices of a node (the first) that nobody is given any more."""
+        pool = usable(await self.slices(node))
+        assert pool is not None
+        return [each["name"] for each in pool if each.get("taints")]
+
     async def says(self, node: str = "") -> list[Object]:
         """What the slices of a node (the first) say, whatever their generation, which has to be one."""
         slices = await self.slices(node)
@@ -113,7 +119,12 @@ class Site:
 
 
 async def site(
-    cluster: Cluster, *groups: Object, nodes: int = 1, inventory: Object | None = None, **seconds: float
+    cluster: Cluster,
+    *groups: Object,
+    nodes: int = 1,
+    inventory: Object | None = None,
+    live: bool = True,
+    **seconds: float,
 ) -> Site:
     """Make nodes with these GPUs, a driver name for them, and an operator that waits for so many seconds."""
     program = await operator(cluster, **seconds)
@@ -122,6 +133,7 @@ async def site(
         driver=await device_class(cluster, f"{cluster.name}.publish.example"),
         namespace=await cluster.namespace(),
         program=program,
+        live=live,
     )
     await own.has(*groups, inventory=inventory)
     return replace(own, nodes=tuple(await cluster.nodes(nodes, pool=own.driver)) if nodes else ())

@@ -16,7 +16,9 @@ from gpupartition.names import OPERATOR_NAMESPACE
 MANIFESTS: Final = Path(__file__).parents[2] / "manifests"
 ACCOUNT: Final = f"system:serviceaccount:{OPERATOR_NAMESPACE}:gpupartition"
 AGENT: Final = "gpupartition/"  # tests that borrow the operator's token call themselves something else
-PEOPLES: Final = frozenset({"gpupartition-view", "gpupartition-plan", "gpupartition-operate"})  # roles that are not its own
+PEOPLES: Final = frozenset(
+    {"gpupartition-view", "gpupartition-plan", "gpupartition-operate"}
+)  # roles that are not its own
 EVERYBODYS: Final = frozenset({"authorization.k8s.io/selfsubjectaccessreviews"})  # Kubernetes gives it to every account
 
 EVERYWHERE, OWN, DRIVERS = "everywhere", "in its own namespace", "in a driver's namespace"

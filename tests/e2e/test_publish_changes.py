@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 async def test_of_a_pool_that_changes_all_is_old_or_all_is_new_or_nothing_can_be_allocated(cluster: Cluster) -> None:
-    own = await site(cluster, gpus(16))
+    own = await site(cluster, gpus(16), live=False)
     async with Watcher(cluster, RESOURCE_SLICES) as history:
         await own.gets(equal(2))
         halves = tuple(await own.offers())
@@ -59,7 +59,7 @@ async def test_of_a_pool_that_changes_all_is_old_or_all_is_new_or_nothing_can_be
 
 
 async def test_a_device_that_would_vanish_is_waited_for_and_one_that_stays_is_not(cluster: Cluster) -> None:
-    own = await site(cluster, gpus(4), settle=1)
+    own = await site(cluster, gpus(4), live=False, settle=1)
     await own.gets(equal(2))
     users = own.users()
     await users.ask("stays", f"mine.index == 0 && {FULL}")
@@ -93,7 +93,7 @@ async def test_a_device_that_would_vanish_is_waited_for_and_one_that_stays_is_no
 
 
 async def test_slices_that_somebody_wipes_or_edits_are_restored_at_once(cluster: Cluster) -> None:
-    own = await site(cluster, gpus(12))
+    own = await site(cluster, gpus(12), live=False)
     await own.gets(equal(2))
     await at_rest(cluster)
     users = own.users()
@@ -119,7 +119,7 @@ async def test_slices_that_somebody_wipes_or_edits_are_restored_at_once(cluster:
 
 
 async def test_slices_are_restored_too_while_their_node_waits_for_its_turn(cluster: Cluster) -> None:
-    own = await site(cluster, gpus(4))
+    own = await site(cluster, gpus(4), live=False)
     await own.gets(equal(2))
     users = own.users()
     await users.ask("user", PART)
@@ -136,7 +136,7 @@ async def test_slices_are_restored_too_while_their_node_waits_for_its_turn(clust
 
 
 async def test_what_does_not_stay_published_is_rolled_back_to_the_former_slices(cluster: Cluster) -> None:
-    own = await site(cluster, gpus(12), nodes=3)
+    own = await site(cluster, gpus(12), live=False, nodes=3)
     edited, wiped, invaded = own.nodes
     await own.gets(equal(2), maxUnavailable=3)
     await at_rest(cluster)
@@ -171,7 +171,7 @@ async def test_what_does_not_stay_published_is_rolled_back_to_the_former_slices(
 
 
 async def test_a_node_whose_slices_are_wiped_before_it_changes_goes_back_to_what_it_had(cluster: Cluster) -> None:
-    own = await site(cluster, gpus(12))
+    own = await site(cluster, gpus(12), live=False)
     await own.gets(equal(2))
     await at_rest(cluster)
     good = await own.says()
@@ -190,7 +190,7 @@ async def test_a_node_whose_slices_are_wiped_before_it_changes_goes_back_to_what
 async def test_an_operator_that_dies_after_every_write_to_a_slice_leaves_no_half_pool_to_be_used(
     cluster: Cluster,
 ) -> None:
-    own = await site(cluster, gpus(16))
+    own = await site(cluster, gpus(16), live=False)
     await own.gets(equal(2))
     halves = tuple(await own.offers())
     writes = 0
@@ -215,7 +215,7 @@ def _more_writes(history: Watcher, than: int) -> bool:
 
 
 async def test_slices_that_are_wiped_in_the_middle_of_a_change_come_back_as_the_new_ones(cluster: Cluster) -> None:
-    own = await site(cluster, gpus(16))
+    own = await site(cluster, gpus(16), live=False)
     await own.gets(equal(2))
     async with Watcher(cluster) as history:
         await own.want(equal(4))
@@ -228,17 +228,17 @@ async def test_slices_that_are_wiped_in_the_middle_of_a_change_come_back_as_the_
 
 
 async def test_a_changed_inventory_is_rolled_out_like_a_changed_layout(cluster: Cluster) -> None:
-    own = await site(cluster, gpus(4), nodes=2)
+    own = await site(cluster, gpus(4, "G100"), live=False, nodes=2)
     await own.gets(equal(2))
     users = own.users()
     await users.ask("user", f"mine.index == 3 && {FULL}")
     assert await users.device("user") == "gpu-3-full"
     async with Watcher(cluster) as history:
-        await own.has(gpus(4, "H200"))  # the same devices under another attribute disturb nobody
-        await eventually(lambda: _all_called(own, "H200"))
+        await own.has(gpus(4, "G200"))  # the same devices under another attribute disturb nobody
+        await eventually(lambda: _all_called(own, "G200"))
         await ready(cluster, POLICY)
         assert await users.device("user") == "gpu-3-full"
-        await own.has(gpus(3, "H200"))
+        await own.has(gpus(3, "G200"))
         await eventually(lambda: _offer(own, 12, 9))
         await said(cluster, POLICY, "Ready", "False", "WaitingForHolders")
         await users.end("user")
@@ -263,7 +263,7 @@ async def _all_called(own: Site, product: str) -> bool:
 
 async def test_odd_quantities_are_written_once(cluster: Cluster) -> None:
     odd = {"memory": "81559Mi", "copies": "7", "share": "3500m"}
-    own = await site(cluster, gpus(2, memory="81559Mi", counters=odd), gpus(1, memory="80G"), resync=0.3)
+    own = await site(cluster, gpus(2, memory="81559Mi", counters=odd), gpus(1, memory="80G"), live=False, resync=0.3)
     capacity = {"memory": {"default": "1e9", "min": "1M", "step": "1M"}}
     await own.gets(
         {**equal(3), "match": {"indexes": [0, 1]}}, equal(2, sharing={"mode": "Shared", "capacity": capacity})
@@ -278,7 +278,7 @@ async def test_odd_quantities_are_written_once(cluster: Cluster) -> None:
 async def test_a_policy_that_is_deleted_takes_its_slices_along_when_they_are_free_or_leaves_them(
     cluster: Cluster,
 ) -> None:
-    own = await site(cluster, gpus(4))
+    own = await site(cluster, gpus(4), live=False)
     for deletion in ("Revert", "Retain"):
         await apply(cluster, policy(POLICY, own.driver, equal(2), deletionPolicy=deletion))
         await ready(cluster, POLICY)

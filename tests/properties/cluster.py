@@ -22,7 +22,7 @@ from gpupartition.api.v1alpha1 import (
 )
 from gpupartition.backends.example import ExampleDriver
 from gpupartition.domain.backend import Config, NodeFacts, Observation
-from gpupartition.domain.changes import change_class
+from gpupartition.domain.changes import class_of
 from gpupartition.domain.effects import (
     ActivateTaintRule,
     CreateTaintRule,
@@ -193,7 +193,7 @@ def held(view: View, state: NodeStateStatus, observed: Observation, wanted: Conf
     if state.phase in AT_REST:
         if wanted is None:
             return ()
-        then, change = wanted.pool, change_class(observed, wanted)
+        then, change = wanted.pool, class_of(observed, wanted, live=False)
     else:
         then, change = expected_pool(state), state.change
     now = observed.pool

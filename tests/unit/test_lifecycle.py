@@ -105,6 +105,10 @@ CASES: Final[Mapping[tuple[Phase, str], Case]] = {
     (Phase.ADMITTED, UNWANTED): (record(Phase.ADMITTED), world(wanted=None)),
     (Phase.ADMITTED, ALL_ALONG): (record(Phase.ADMITTED), world(wanted=WHOLE)),
     (Phase.ADMITTED, SUPERSEDED): (record(Phase.ADMITTED), world(wanted=QUARTERS)),
+    (Phase.ADMITTED, "devices in use stay, and all others change beside them"): (
+        record(Phase.ADMITTED, change="Live", quiesce="None"),
+        world(),
+    ),
     (Phase.ADMITTED, "the way back is on record and the config is in place"): (record(Phase.ADMITTED), world()),
     (Phase.ADMITTED, "the config could not be put in place in time"): (
         record(Phase.ADMITTED),

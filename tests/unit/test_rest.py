@@ -26,7 +26,7 @@ from tests.unit.worlds import (
 
 from gpupartition.api.v1alpha1 import Assigned, Blocker, Drain, DrainMode, NodeStateStatus, Phase
 from gpupartition.domain.backend import Problem
-from gpupartition.domain.changes import change_class
+from gpupartition.domain.changes import class_of
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.rest import rest
 from gpupartition.domain.world import AT_REST, World
@@ -127,7 +127,7 @@ def test_admission_answers_the_retry_that_was_asked_for() -> None:
     ],
 )
 def test_how_deep_a_change_goes(observed: Any, wanted: Any, change: str) -> None:
-    assert change_class(observed, wanted) == change
+    assert class_of(observed, wanted, live=False) == change
 
 
 @pytest.mark.parametrize("phase", RESTING)

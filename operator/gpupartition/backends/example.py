@@ -154,6 +154,10 @@ class ExampleDriver:
             as_told=ready and pool.equals(_told(template)),
         )
 
+    def live(self, driver: DriverSpec, cluster: Cluster) -> bool:  # noqa: ARG002
+        """Never: the driver publishes what the hardware is."""
+        return False
+
     def disturbs(self, now: Pool, then: Pool) -> frozenset[str]:
         """The whole node, unless nothing changes."""
         return frozenset() if now.equals(then) else frozenset(d.name for d in now.devices)

@@ -144,6 +144,10 @@ class NvidiaMig(ByLabel):
             stale=bool(failed) and self._older_than_its_config(driver, value, at_work, cluster),
         )
 
+    def live(self, driver: DriverSpec, cluster: Cluster) -> bool:  # noqa: ARG002
+        """Never: the driver publishes what the hardware is."""
+        return False
+
     def disturbs(self, now: Pool, then: Pool) -> frozenset[str]:
         """The GPUs that are cut otherwise; the whole node where a MIG mode changes."""
         return disturbed(now, then)

@@ -29,6 +29,7 @@ def probe(driver: DriverSpec) -> list[dict[str, Any]]:
         shared=True,
         attributes={"index": {"int": 0}},
         request_policy={"memory": {"default": "1Gi", "validRange": {"min": "1Gi", "step": "1Gi"}}},
+        retired=True,
     )
     target = Target(
         driver=driver.publish.driver_name,

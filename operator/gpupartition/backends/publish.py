@@ -28,6 +28,7 @@ from gpupartition.domain.tabled import Tables
 from gpupartition.tables import amd, mig
 
 MAX_POOL_NAME: Final = 253
+TAINTS: Final = ".taints"  # in the path of a field
 
 _GROUPS: Final = TypeAdapter(Sequence[GpuGroup])
 _LAYOUTS: Final = TypeAdapter(Sequence[Layout])
@@ -65,12 +66,13 @@ class Publish:
     def preflight(self, driver: DriverSpec, cluster: Cluster) -> Sequence[Problem]:
         """Whether the API server keeps what would be published, and whether a fixed inventory makes sense."""
         problems: list[Problem] = []
-        if cluster.dropped:
+        dropped = [path for path in cluster.dropped if TAINTS not in path]
+        if dropped:
             problems.append(
                 Problem(
                     reason="FeatureGateOff",
                     at="API server",
-                    why=f"it silently drops {', '.join(cluster.dropped)}, so that partitions would be sold beside the whole GPU",
+                    why=f"it silently drops {', '.join(dropped)}, so that partitions would be sold beside the whole GPU",
                     fix="switch on the feature gates DRAPartitionableDevices and DRAConsumableCapacity "
                     "(they are on by default from Kubernetes 1.36)",
                     turn=Turn.CLUSTER,
@@ -110,7 +112,7 @@ class Publish:
 
     def way_back(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Config:  # noqa: ARG002
         """The pool as it is, whoever wrote it. A pool that the scheduler cannot use says nothing about what should be there."""
-        pool = Pool.read(self._present(driver, facts))
+        pool, _ = Pool.read(self._present(driver, facts)).without_retired()
         if not pool.usable:
             raise Refused(
                 Problem(
@@ -126,7 +128,7 @@ class Publish:
         """Ready when the scheduler can use the pool and nothing of a former one is left; running is what the slices really say."""
         present = self._present(driver, facts)
         anchor = self._anchor(driver, facts)
-        pool = Pool.read(present)
+        pool, retired = Pool.read(present).without_retired()
         coherent = pool.usable and slices.coherent(present)
         return Observation(
             assignment=slices.assignment_of(anchor) if anchor is not None else None,
@@ -135,7 +137,12 @@ class Publish:
             ready=coherent,
             complaint="" if coherent or not pool.usable else "slices of another layout are left",
             pool=pool,
+            retired=retired,
         )
+
+    def live(self, driver: DriverSpec, cluster: Cluster) -> bool:
+        """Unless the driver's spec says no, or the API server keeps no taints of devices, so that nobody could be kept from retired ones."""
+        return _spec(driver).live and not any(TAINTS in path for path in cluster.dropped)
 
     def disturbs(self, now: Pool, then: Pool) -> frozenset[str]:
         """Devices that vanish or become something else; whoever holds another one notices nothing."""

@@ -17,7 +17,7 @@ from gpupartition.domain import fingerprint, quantity
 from gpupartition.domain.backend import Object
 from gpupartition.domain.effects import CreateSlice, DeleteSlice, Effect, PutSlice
 from gpupartition.domain.pool import Amounts, Device, Pool
-from gpupartition.names import FINGERPRINT, LAYOUT, STEP
+from gpupartition.names import FINGERPRINT, LAYOUT, STEP, TAINT_KEY
 
 # k8s.io/api resource/v1 types.go, 1.35 to 1.37: ResourceSliceMaxCounterSets, ResourceSliceMaxDevicesWithAdvancedFeatures.
 MAX_COUNTER_SETS: Final = 8
@@ -170,7 +170,7 @@ def _canonical(value: Any, *, amounts: bool = False) -> fingerprint.Json:
             if name == "attributes"
             else _canonical(each, amounts=amounts or name in ("capacity", "counters"))
             for name, each in value.items()
-            if each is not False
+            if each is not False and name != "timeAdded"  # of a taint: the API server says when it came
         }
     return quantity.parse(value) if amounts and isinstance(value, str) else value
 
@@ -210,6 +210,8 @@ def _device(device: Device) -> dict[str, Any]:
         ]
     if device.shared:
         body["allowMultipleAllocations"] = True
+    if device.retired:
+        body["taints"] = [{"key": TAINT_KEY, "value": "retired", "effect": "NoSchedule"}]
     return body
 
 

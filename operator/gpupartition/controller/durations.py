@@ -10,9 +10,10 @@ from gpupartition.controller.caches import condition
 from gpupartition.controller.records import Record
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.domain.backend import Observation
-from gpupartition.domain.guards import expected_pool
+from gpupartition.domain.guards import is_expected
 from gpupartition.domain.holders import Holder
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.retiring import retired
 from gpupartition.kube import Object
 
 
@@ -40,9 +41,15 @@ class Durations:
         waits = (
             (record.state.phase in {Phase.VERIFYING, Phase.ROLLING_BACK} or record.state.recovering)
             and observed.ready
-            and observed.pool.equals(expected_pool(record.state))
+            and is_expected(record.state, observed)
         )
         return self._watches.read((record.name, "matched"), record.state.since if waits else None)
+
+    def retired(self, record: Record, observed: Observation) -> timedelta:
+        """Since when nobody is given the retired devices any more: as long as the copies have shown them, the server has."""
+        state = record.state
+        closed = observed.ready and observed.retired.equals(retired(state))
+        return self._watches.read((record.name, "retired"), state.retiring if closed else None)
 
     def differs(self, record: Record, observed: Observation, node: Object | None) -> timedelta:
         """Since when a ready node at rest publishes something else than what was verified."""

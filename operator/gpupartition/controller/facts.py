@@ -10,6 +10,7 @@ from gpupartition.controller.intent import Driver, Intent, Policy, revert
 from gpupartition.controller.records import Record
 from gpupartition.domain.backend import Config, NodeFacts, Observation, Refused
 from gpupartition.domain.entries import used, written
+from gpupartition.domain.retiring import published
 from gpupartition.domain.world import AT_REST, State
 from gpupartition.kube import Object
 
@@ -50,7 +51,7 @@ def way_back_of(
         return None, "the node is gone"
     current = state.current
     if current is not None and observed.running != current.fingerprint:
-        restored = driver.backend.repair(driver.spec, facts, current, state.generation)
+        restored = driver.backend.repair(driver.spec, facts, published(state, current), state.generation)
         if restored is not None:  # slices of our own were wiped or edited: back is where they would be restored to
             return revert(current), ""
     try:

@@ -74,7 +74,7 @@ class NodeLoop:
             if record.state.phase in AT_REST:
                 glance = await self._reader.glance(name, self._policies, self._drivers)
                 if glance is not None and not _due(glance):
-                    return _drift_deadline(glance)
+                    return _deadline(glance)
             return await self._turn(await self._reader.read(record, self._drivers))
         except Moved:
             return SOON
@@ -163,7 +163,7 @@ class NodeLoop:
             return timedelta(0)
         if _abandoned(reading):
             return await self._let_go(reading)
-        return _drift_deadline(reading)
+        return _deadline(reading)
 
     async def _let_go(self, reading: Reading) -> timedelta | None:
         """Annotation first, then the record under UID and resourceVersion: nothing of ours stays behind."""
@@ -214,6 +214,18 @@ def _abandoned(reading: Reading) -> bool:
     world = reading.world
     nobody_wants = reading.leaving and world.wanted is None
     return (nobody_wants or not world.node_is_there) and world.grant is None and not reading.record.state.token
+
+
+def _deadline(reading: Reading) -> timedelta | None:
+    """When something at rest will have lasted long enough; None: nothing is on its way."""
+    waits = [wait for wait in (_drift_deadline(reading), _retiring_deadline(reading)) if wait is not None]
+    return min(waits, default=None)
+
+
+def _retiring_deadline(reading: Reading) -> timedelta | None:
+    """When it can be told which of the retired devices are free."""
+    state, world = reading.record.state, reading.world
+    return world.limits.settle if state.retiring and world.in_use is None else None
 
 
 def _drift_deadline(reading: Reading) -> timedelta | None:

@@ -36,7 +36,7 @@ from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Reco
 from gpupartition.controller.scope import not_ready_since
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.domain.backend import Config, NodeFacts, Observation
-from gpupartition.domain.changes import change_class
+from gpupartition.domain.changes import class_of
 from gpupartition.domain.entries import identity, is_entry
 from gpupartition.domain.guards import expected_pool
 from gpupartition.domain.holders import Holder, blocking, holders
@@ -44,6 +44,7 @@ from gpupartition.domain.lifecycle import ABANDONED
 from gpupartition.domain.others import at_work, skips
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.quiesce import holds, in_force, quiesce
+from gpupartition.domain.retiring import known_devices, possible, retired
 from gpupartition.domain.world import AT_REST, Limits, World, only_closes_or_opens
 from gpupartition.domain.writes import Subject
 from gpupartition.kube import (
@@ -163,7 +164,8 @@ class Reader:
         ledger = DriverStatus.model_validate(driver_body.get("status", {})).in_flight
         beginning = record.state.phase in AT_REST and grant_of(ledger, name) is not None
         ends_a_plugin = record.state.phase is Phase.FAILED and record.state.restart is not None
-        if record.state.phase in HOLDERS_MATTER or beginning or ends_a_plugin:
+        retires = record.state.phase in AT_REST and bool(record.state.retiring)
+        if record.state.phase in HOLDERS_MATTER or beginning or ends_a_plugin or retires:
             claims = await self._claims(driver.backend.pool_name(driver.spec, name))
         else:
             claims = list(self._caches.claims.by("pool", driver.backend.pool_name(driver.spec, name)))
@@ -250,6 +252,7 @@ class Reader:
         intent = self._intent(driver, policy, record, node if alive else None, observed, leaving=leaving)
         way_back, no_way_back = way_back_of(driver, facts, observed, state)
         held = await self._holders(driver, record, observed, intent, claims, live=live)
+        free, in_use = self._retired(driver, record, observed, claims)
         # Once it is on record, the way back is not made anew from what a node is on its way through.
         back = way_back if state.phase in _BEFORE else None
         configs = await self._configs(intent, back, live=live and state.phase not in AT_REST)
@@ -302,6 +305,9 @@ class Reader:
             skip=node is not None and skips(node),
             abandoned=is_abandoned(policy, node),
             config_written=youngest,
+            live=driver.backend.live(driver.spec, driver.cluster),
+            free=free,
+            in_use=in_use,
         )
         subject = Subject(
             node_name=name,
@@ -363,7 +369,9 @@ class Reader:
         if state.phase in AT_REST:
             if intent.wanted is None:
                 return ()
-            then, change = intent.wanted.pool, change_class(observed, intent.wanted)
+            then = intent.wanted.pool
+            can = driver.backend.live(driver.spec, driver.cluster) and possible(state, observed, then)
+            change = class_of(observed, intent.wanted, live=can)
         else:
             then, change = expected_pool(state), state.change
         pool = driver.backend.pool_name(driver.spec, record.name)
@@ -377,10 +385,22 @@ class Reader:
         return blocking(
             held,
             change=change,
-            published=frozenset(d.name for d in now.devices),
+            published=known_devices(state, observed) if change == "Live" else now.names,
             disturbed=driver.backend.disturbs(now, then),
             rolling_back=rolling_back,
         )
+
+    def _retired(
+        self, driver: Driver, record: Record, observed: Observation, claims: list[Object]
+    ) -> tuple[frozenset[str], frozenset[str] | None]:
+        """Of the retired devices of a node at rest those that can go, and those that somebody has; None until that can be told."""
+        settled = self._durations.retired(record, observed) >= self._limits.settle
+        if record.state.phase not in AT_REST or not record.state.retiring or not settled:
+            return frozenset(), None
+        pool = driver.backend.pool_name(driver.spec, record.name)
+        taken = {h.device for h in holders(claims, node=record.name, driver=driver.driver_name, pool=pool)}
+        devices = retired(record.state).names
+        return devices - taken, devices & taken
 
     async def _mark_terminating(self, held: tuple[Holder, ...]) -> tuple[Holder, ...]:
         ending = set()

@@ -135,7 +135,8 @@ class Observation:
 
     `acknowledged`: whether the driver has done what its assignment says; before that its plugin is not made to start anew. `restarts`: whether
     it has to after each assignment, even of another value. `failed`: why the driver gave up; `agent` is the pod that acts on the assignment,
-    where that is not the plugin, and `stale` whether it may have given up only because it has not seen the config yet.
+    where that is not the plugin, and `stale` whether it may have given up only because it has not seen the config yet. `retired`: devices that
+    it publishes beside the pool only for those who have them.
     """
 
     assignment: str | None
@@ -153,6 +154,7 @@ class Observation:
     failed: str = ""
     agent: Object | None = None
     stale: bool = False
+    retired: Pool = field(default_factory=Pool)
 
 
 class Backend(Protocol):
@@ -199,6 +201,9 @@ class Backend(Protocol):
 
     def observe(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Observation:
         """What the node says now."""
+
+    def live(self, driver: DriverSpec, cluster: Cluster) -> bool:
+        """Whether devices in use can stay published beside a new layout, so that nobody has to be waited for."""
 
     def disturbs(self, now: Pool, then: Pool) -> frozenset[str]:
         """Names of present devices that a change from `now` to `then` takes away from whoever holds them."""

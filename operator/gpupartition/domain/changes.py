@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from gpupartition.api.v1alpha1 import Blocker, Phase, Restart
+from gpupartition.api.v1alpha1 import Assigned, Blocker, Phase, Restart
 from gpupartition.domain.backend import Config, Observation
 from gpupartition.domain.eviction import standing_of
 from gpupartition.domain.guards import unanswered
 from gpupartition.domain.quiesce import CORDONS
+from gpupartition.domain.retiring import possible, retire
 from gpupartition.domain.world import State, World
 
 Change = Callable[[State, World], State]
@@ -25,12 +26,29 @@ UNANSWERED: Final = (
 
 def begin_step(state: State, world: World) -> State:
     """A fresh step, and a higher generation for drivers whose slices we write. Whatever the node was, now something is done to it."""
-    return state.model_copy(update={"step": world.fresh, "generation": state.generation + 1, "recovering": False})
+    return _begin(state, world, state.target)
+
+
+def begin_step_back(state: State, world: World) -> State:
+    """The same, towards what the node had before."""
+    return _begin(state, world, state.previous)
+
+
+def _begin(state: State, world: World, to: Assigned | None) -> State:
+    # Whoever had a device that the change takes away was waited for, unless devices stay for those who have them.
+    stay = state.change in {"None", "Live"} and (world.live or bool(state.retiring))
+    update = {
+        "step": world.fresh,
+        "generation": state.generation + 1,
+        "recovering": False,
+        "retiring": retire(state, world.observed, to) if stay else "",
+    }
+    return state.model_copy(update=update)
 
 
 def begin_undoing(state: State, world: World) -> State:
     """A fresh step, and whatever was asked until now is answered: only another value asks to try again."""
-    return answered(begin_step(state, world), world)
+    return answered(begin_step_back(state, world), world)
 
 
 def answered(state: State, world: World) -> State:
@@ -38,13 +56,35 @@ def answered(state: State, world: World) -> State:
     return state.model_copy(update={"retry": world.retry})
 
 
+def failed(state: State, world: World) -> State:
+    """The same, of a node that is kept from new claims until somebody has looked at it."""
+    return answered(_closed(state, world), world)
+
+
+def close_first(state: State, world: World) -> State:
+    """What was to change under its users is closed to new claims, and they are waited for after all."""
+    change = "Repartition" if state.change == "Live" else state.change
+    return _closed(state, world).model_copy(update={"change": change})
+
+
+def _closed(state: State, world: World) -> State:
+    return state.model_copy(update={"quiesce": world.quiesce_by}) if state.quiesce == "None" else state
+
+
 def retarget(state: State, world: World) -> State:
     """Go to what is wanted now. The way back stays the one from before the first touch."""
     wanted = world.wanted
     assert wanted is not None, state
     target = wanted.assigned(world.revision).model_copy(update={"since": world.now})
-    update = {"target": target, "change": change_class(world.observed, wanted), "recovering": False}
-    return state.model_copy(update=update)
+    return state.model_copy(
+        update={"target": target, "change": change_class(state, world, wanted), "recovering": False}
+    )
+
+
+def admitted(state: State, world: World) -> State:
+    """The same for a node of which nothing has been closed yet: one that changes under its users need not be."""
+    chosen = retarget(state, world)
+    return chosen.model_copy(update={"quiesce": "None" if chosen.change == "Live" else world.quiesce_by})
 
 
 def retarget_verified(state: State, world: World) -> State:
@@ -139,11 +179,20 @@ def record_agent_restart(state: State, world: World) -> State:
     return state.model_copy(update={"restart": Restart(pod_uid=uid, step=state.step, agent=True)})
 
 
-def change_class(observed: Observation, wanted: Config) -> str:
-    """None: it is there. Restart: the same devices from another config. Repartition: devices change."""
-    if not observed.pool.equals(wanted.pool):
-        return "Repartition"
-    return "None" if observed.running == wanted.fingerprint else "Restart"
+def change_class(state: State, world: World, wanted: Config) -> str:
+    """As in the record's field of that name. A holder in the way of a live change has a device of which nothing is known."""
+    live = world.live and not world.holders and possible(state, world.observed, wanted.pool)
+    return class_of(world.observed, wanted, live=live)
+
+
+def class_of(observed: Observation, wanted: Config, *, live: bool) -> str:
+    """The same, once it is known whether the change can be live."""
+    same = observed.pool.equals(wanted.pool)
+    if same and observed.running == wanted.fingerprint:
+        return "None"
+    if live:
+        return "Live"
+    return "Restart" if same and not observed.retired.devices else "Repartition"
 
 
 def blockers_of(state: State, world: World) -> list[Blocker]:

@@ -7,8 +7,9 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from gpupartition.api.v1alpha1 import Assigned, DrainMode, OnFailure, OnTimeout, Phase
-from gpupartition.domain.backend import Object
+from gpupartition.domain.backend import Object, Observation
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.retiring import possible, retired
 from gpupartition.domain.world import State, World
 
 Guard = Callable[[State, World], bool]
@@ -304,8 +305,23 @@ def expected_pool(state: State) -> Pool:
 
 
 def expected_now(state: State, world: World) -> bool:
-    """The pool is exactly what the phase waits for."""
-    return world.observed.pool.equals(expected_pool(state))
+    """The pool is exactly what the phase waits for, and whatever is retired is there for those who have it."""
+    return is_expected(state, world.observed)
+
+
+def is_expected(state: State, seen: Observation) -> bool:
+    """The same of what was seen."""
+    return seen.pool.equals(expected_pool(state)) and seen.retired.equals(retired(state))
+
+
+def under_its_users(state: State, world: World) -> bool:
+    """The node is changed under its users, and that is still possible."""
+    return goes_live(state) and not world.holders and possible(state, world.observed, expected_pool(state))
+
+
+def goes_live(state: State) -> bool:
+    """Nobody is kept from the node while it is changed."""
+    return state.quiesce == "None"
 
 
 def unquiesced(_: State, world: World) -> bool:

@@ -71,9 +71,10 @@ def blocking(
     """The holders that must be gone before the change.
 
     Repartition: those whose device is disturbed, and those whose device is not even published any more (nobody knows what they use).
-    Restart changes no device; only a holder that is ending blocks it, because ending needs the driver. Rolling back brings vanished
-    devices back, so their holders do not block it.
+    Live: the latter only, because the others' devices stay. Restart changes no device; only a holder that is ending blocks it, because ending
+    needs the driver. Rolling back brings vanished devices back, so their holders do not block it.
     """
     if change == "Restart":
         return tuple(h for h in held if h.terminating)
-    return tuple(h for h in held if h.device in disturbed or (h.device not in published and not rolling_back))
+    taken = frozenset[str]() if change == "Live" else disturbed
+    return tuple(h for h in held if h.device in taken or (h.device not in published and not rolling_back))

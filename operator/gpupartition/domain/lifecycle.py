@@ -21,9 +21,12 @@ from gpupartition.api.v1alpha1 import OnTimeout, Phase
 from gpupartition.domain.changes import (
     UNANSWERED,
     Change,
-    answered,
+    admitted,
     begin_step,
+    begin_step_back,
     begin_undoing,
+    close_first,
+    failed,
     give_up,
     in_the_way,
     record_agent_restart,
@@ -53,6 +56,7 @@ from gpupartition.domain.guards import (
     former_pool_is_back,
     former_pool_is_back_but_for_lost_gpus,
     gave_up,
+    goes_live,
     gone,
     halts,
     halts_undrained,
@@ -70,6 +74,7 @@ from gpupartition.domain.guards import (
     superseded,
     superseded_by_what_is_there,
     unanswered,
+    under_its_users,
     unquiesced,
     unquiesced_after_failure,
     unwanted,
@@ -140,6 +145,11 @@ def _not(guard: Guard) -> Guard:
     return lambda state, world: not guard(state, world)
 
 
+def _closed(state: State, _: World) -> bool:
+    """For a node that was never closed another layout is another change."""
+    return not goes_live(state)
+
+
 def _clean(guard: Guard) -> Guard:
     return lambda state, world: guard(state, world) and not state.dirty
 
@@ -189,7 +199,7 @@ def _give_up(note: str, when: Guard = always) -> tuple[Exit, ...]:
 def _fail(note: str, when: Guard = always) -> tuple[Exit, ...]:
     """What has been touched is brought back, unless somebody wants to see it as it is."""
     return (
-        Exit(_both(when, halts), Phase.FAILED, f"{note}, and the policy says Halt", answered),
+        Exit(_both(when, halts), Phase.FAILED, f"{note}, and the policy says Halt", failed),
         Exit(when, Phase.ROLLING_BACK, note, begin_undoing),
     )
 
@@ -198,7 +208,7 @@ def _both(one: Guard, other: Guard) -> Guard:
     return lambda state, world: one(state, world) and other(state, world)
 
 
-def _told_again(phase: Phase) -> tuple[Exit, ...]:
+def _told_again(phase: Phase, begin: Change) -> tuple[Exit, ...]:
     """A pod that has not seen its config is replaced, once, and told again: the new one has what was there at its start."""
     return (
         Exit(
@@ -207,7 +217,7 @@ def _told_again(phase: Phase) -> tuple[Exit, ...]:
             "the pod that carries out the assignment has not seen its config",
             record_agent_restart,
         ),
-        Exit(knows_now, phase, "a new pod has seen the config, and is told again", begin_step),
+        Exit(knows_now, phase, "a new pod has seen the config, and is told again", begin),
     )
 
 
@@ -232,8 +242,14 @@ PHASES: Final[dict[Phase, Row]] = {
         (
             _GONE,
             *_POINTLESS,
-            Exit(superseded, Phase.ADMITTED, "the policy wants another layout", retarget),
-            Exit(config_there, Phase.QUIESCING, "the way back is on record and the config is in place"),
+            Exit(superseded, Phase.ADMITTED, "the policy wants another layout", admitted),
+            Exit(
+                _both(config_there, under_its_users),
+                Phase.APPLYING,
+                "devices in use stay, and all others change beside them",
+                begin_step,
+            ),
+            Exit(config_there, Phase.QUIESCING, "the way back is on record and the config is in place", close_first),
         ),
         _limit("admitted"),
         (Exit(always, Phase.PENDING, "the config could not be put in place in time", settle_down),),
@@ -272,9 +288,9 @@ PHASES: Final[dict[Phase, Row]] = {
     Phase.APPLYING: Row(
         (
             _GONE,
-            Exit(cancelled, Phase.DRAINING, "a claim was allocated at the last moment"),
+            Exit(cancelled, Phase.DRAINING, "a claim was allocated at the last moment", close_first),
             Exit(assigned_under_a_holder, Phase.ROLLING_BACK, "a claim slipped past the quiesce", begin_undoing),
-            *_told_again(Phase.APPLYING),
+            *_told_again(Phase.APPLYING, begin_step),
             *_fail("the driver failed to take the new config", gave_up),
             Exit(_due("target"), Phase.APPLYING, "the driver's pod has to start anew", record_restart),
             Exit(acknowledged, Phase.VERIFYING, "the driver runs with the new config"),
@@ -293,7 +309,7 @@ PHASES: Final[dict[Phase, Row]] = {
             Exit(recovered, Phase.ABORTING, f"{_BACK}, and the policy wants another layout by now", wait_again),
             Exit(_blind("target"), Phase.VERIFYING, "the driver's pod has to start anew", record_restart),
             Exit(
-                steady(verified_but_superseded),
+                steady(_both(_closed, verified_but_superseded)),
                 Phase.DRAINING,
                 "the policy wants another layout by now",
                 retarget_verified,
@@ -320,7 +336,7 @@ PHASES: Final[dict[Phase, Row]] = {
                 "the node came back without what was cut by hand, and is to get it as any other node",
                 wait_again,
             ),
-            Exit(recovering(always), Phase.FAILED, "the node did not come back with what it published", answered),
+            Exit(recovering(always), Phase.FAILED, "the node did not come back with what it published", failed),
             *_fail("the node does not publish what is wanted"),
         ),
     ),
@@ -333,8 +349,8 @@ PHASES: Final[dict[Phase, Row]] = {
     Phase.ROLLING_BACK: Row(
         (
             _GONE,
-            *_told_again(Phase.ROLLING_BACK),
-            Exit(gave_up, Phase.FAILED, "the driver failed to take the former config", answered),
+            *_told_again(Phase.ROLLING_BACK, begin_step_back),
+            Exit(gave_up, Phase.FAILED, "the driver failed to take the former config", failed),
             Exit(_due("previous"), Phase.ROLLING_BACK, "the driver's pod has to start anew", record_restart),
             Exit(
                 _both(former_pool_is_back_but_for_lost_gpus, looked_again),
@@ -360,7 +376,7 @@ PHASES: Final[dict[Phase, Row]] = {
                 "GPUs are missing, and the others publish the former layout again",
                 released(Phase.ROLLED_BACK),
             ),
-            Exit(always, Phase.FAILED, "the former layout did not come back in time", answered),
+            Exit(always, Phase.FAILED, "the former layout did not come back in time", failed),
         ),
     ),
     Phase.FAILED: Row(
@@ -370,8 +386,8 @@ PHASES: Final[dict[Phase, Row]] = {
             Exit(left, Phase.ABORTING, "the policy no longer wants this node", wait_again),
             Exit(recovered_and_wanted, Phase.RELEASING, _BACK, released(Phase.UP_TO_DATE)),
             # What was asked stays open: once the node is back, the same request has it try the target again.
-            Exit(retried, Phase.ROLLING_BACK, "somebody asked to try again", begin_step),
-            Exit(_wanted_back, Phase.ROLLING_BACK, "nothing is wanted but what the node goes back to", begin_step),
+            Exit(retried, Phase.ROLLING_BACK, "somebody asked to try again", begin_step_back),
+            Exit(_wanted_back, Phase.ROLLING_BACK, "nothing is wanted but what the node goes back to", begin_step_back),
             Exit(superseded, Phase.DRAINING, "the policy wants another layout", retarget_dirty),
         ),
     ),

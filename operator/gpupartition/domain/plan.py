@@ -21,6 +21,7 @@ from gpupartition.domain.eviction import spared
 from gpupartition.domain.lifecycle import advance
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.rest import rest
+from gpupartition.domain.retiring import retired
 from gpupartition.domain.world import AT_REST, Quiesce, State, World
 
 LONGEST_WAY: Final = 32  # turns: three times the longest way through the table
@@ -264,7 +265,7 @@ class _Course:
         if fate is Fate.UNDER_WAY:
             change = self._looked[node.name].change
         elif fate in CHANGING and wanted is not None:
-            change = change_class(now, wanted)
+            change = change_class(looked, node.world, wanted)
         then = wanted.pool if fate in CHANGING and wanted is not None else now.pool
         return NodePlan(
             node=node.name,
@@ -350,6 +351,7 @@ def _as_hoped(state: State, world: World) -> World:
             ready=True,
             pool=Pool.from_json(to.pool),
             plugin={"metadata": {"uid": "the next one"}} if restarted else seen.plugin,
+            retired=retired(state),
         )
     opened = state.phase in {Phase.RELEASING, Phase.ABORTING}
     return replace(

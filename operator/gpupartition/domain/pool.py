@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 from gpupartition.domain import quantity
+from gpupartition.names import TAINT_KEY
 
 Amounts = Mapping[str, int]
 
@@ -26,6 +27,8 @@ class Device:
 
     Some drivers choose names, places and sizes of partitions themselves. Their devices say of which `gpu` and of which `kind` they are, and
     nothing else of them counts.
+
+    `retired`: of a former layout, tainted so that nobody is given it any more, and published as long as somebody may have it.
     """
 
     name: str
@@ -36,6 +39,7 @@ class Device:
     request_policy: Mapping[str, Any] = field(default_factory=dict)
     gpu: str = ""
     kind: str = ""
+    retired: bool = False
     _hardware: list[tuple[Any, ...]] = field(default_factory=list, init=False, repr=False, compare=False)  # once asked
 
     def hardware(self) -> tuple[Any, ...]:
@@ -126,6 +130,41 @@ class Pool:
         """Names of the devices."""
         return frozenset(d.name for d in self.devices)
 
+    def retire(self, then: Pool) -> Pool:
+        """What must stay published beside `then` until nobody has it: the devices that vanish, and the counters that they draw on."""
+        gone = self.vanishing(then)
+        return self._of([replace(d, retired=True) for d in self.devices if d.name in gone])
+
+    def without_retired(self) -> tuple[Pool, Pool]:
+        """What is offered, and what is retired. A counter set on which only retired devices draw is theirs."""
+        retired = self._of([d for d in self.devices if d.retired])
+        if not retired.devices:
+            return self, retired
+        offered = tuple(d for d in self.devices if not d.retired)
+        drawn = {name for d in offered for name in d.costs}
+        counters = {n: amounts for n, amounts in self.counters.items() if n in drawn or n not in retired.counters}
+        return replace(self, devices=offered, counters=counters), retired
+
+    def beside(self, stay: Pool) -> Pool:
+        """This pool, with devices that stay behind its own; what somebody may have keeps its name."""
+        kept = tuple(d for d in self.devices if d.name not in stay.names)
+        return replace(self, devices=kept + stay.devices, counters={**self.counters, **stay.counters})
+
+    def goes_with(self, stay: Pool) -> bool:
+        """Whether both can be published at once: no name stands for two things, and no counter set either."""
+        return not self.names & stay.names and all(
+            dict(self.counters.get(name, amounts)) == dict(amounts) for name, amounts in stay.counters.items()
+        )
+
+    def keep(self, names: Collection[str]) -> Pool:
+        """Only the devices of these names, and what they draw on."""
+        return self._of([d for d in self.devices if d.name in names])
+
+    def _of(self, devices: Sequence[Device]) -> Pool:
+        drawn = {name for d in devices for name in d.costs}
+        counters = {name: amounts for name, amounts in self.counters.items() if name in drawn}
+        return Pool(devices=tuple(devices), counters=counters)
+
     def _fewer(self, then: Pool) -> frozenset[str]:
         left, gone = Counter((d.gpu, d.kind) for d in then.devices), set()
         for device in self.devices:
@@ -205,6 +244,7 @@ def read_device(device: Mapping[str, Any]) -> Device:
         shared=shared,
         attributes=device.get("attributes", {}),
         request_policy=policies,
+        retired=any(taint.get("key") == TAINT_KEY for taint in device.get("taints", ())),
     )
 
 
@@ -224,6 +264,8 @@ def _device_to_json(device: Device) -> dict[str, Any]:
         body["requestPolicy"] = device.request_policy
     if device.gpu:
         body |= {"gpu": device.gpu, "kind": device.kind}
+    if device.retired:
+        body["retired"] = True
     return body
 
 
@@ -237,4 +279,5 @@ def _device_from_json(body: Mapping[str, Any]) -> Device:
         request_policy=body.get("requestPolicy", {}),
         gpu=body.get("gpu", ""),
         kind=body.get("kind", ""),
+        retired=body.get("retired", False),
     )

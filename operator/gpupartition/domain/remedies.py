@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from gpupartition.domain.plan import Fate
+from gpupartition.domain.retiring import RETIRING
 from gpupartition.domain.standing import NodeStanding
 
 _ENDS: Final = "ends when the pod does"
@@ -43,6 +44,7 @@ REASONS: Final[Mapping[str, str]] = {
     "HardwareDegraded": "get its GPUs back (a reset, a reboot, a repair); then it goes on by itself",
     "DevicePluginPresent": "switch off what the message names; then it goes on by itself",
     "TwoOwners": "switch off what the message names; then it goes on by itself",
+    "Retiring": "nothing is to be done: they go when the pods that have them end",
     "SkipRequested": "kubectl label node {node} gpupartition.dev/skip-",
     "ForeignMaintenance": "its turn comes when the others are done; kubectl uncordon {node}, if it was forgotten",
     "Abandoned": "nothing leads on: it was let go of as it is",
@@ -87,7 +89,7 @@ def advice(node: NodeStanding | None, fate: Fate | None, names: Mapping[str, str
 
 def _sentences(node: NodeStanding | None, fate: Fate | None) -> Iterator[str]:
     tables: list[tuple[Mapping[str, str], str]] = []
-    if node is not None and fate is not Fate.UP_TO_DATE:
+    if node is not None and (fate is not Fate.UP_TO_DATE or node.reason == RETIRING):
         tables += [(REASONS, node.reason), (PHASES, node.phase)]
     if fate is not None:
         tables.append((FATES, fate))

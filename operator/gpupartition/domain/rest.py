@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from gpupartition import names
 from gpupartition.api.v1alpha1 import Assigned, DrainMode, Phase, Purpose
 from gpupartition.domain.backend import Config, Problem
-from gpupartition.domain.changes import retarget, settle_down, with_blockers
+from gpupartition.domain.changes import admitted, settle_down, with_blockers
 from gpupartition.domain.drift import LEFT_ALONE, Waiting, drift_message, given_another_chance, notice, reassigned
 from gpupartition.domain.guards import has_wanted, lost_gpus, missing_gpus, retried
 from gpupartition.domain.lifecycle import DEGRADED
 from gpupartition.domain.recovery import recover
+from gpupartition.domain.retiring import RETIRING, retired, said
 from gpupartition.domain.world import State, Step, World
+
+AS_WANTED: Final = "publishes what is wanted"
 
 
 def rest(state: State, world: World) -> Step | None:
@@ -25,6 +28,8 @@ def rest(state: State, world: World) -> Step | None:
         return take(state, world, world.grant.token)
     if state.token or not world.node_is_there:
         return None
+    if world.free:
+        return _released(state, world)
     if has_wanted(state, world):
         return _adopt(state, world)
     if world.left_out is not None:
@@ -65,13 +70,22 @@ def _take_grant(state: State, world: World, token: str) -> Step:
         "boot_id": world.boot_id,
         "gpus": len(world.observed.pool.gpus),
         "repairs": [*state.repairs[-7:], world.now] if state.reason == "Drift" else state.repairs,
-        "quiesce": world.quiesce_by,
         "retry": world.retry,
         "generation": max(state.generation, world.observed.pool.generation),
         "reason": "",
         "message": "admitted",
     }
-    return Step(retarget(taken, world).model_copy(update=update), "admitted")
+    return Step(admitted(taken, world).model_copy(update=update), "admitted")
+
+
+def _released(state: State, world: World) -> Step:
+    """Retired devices that nobody has go; the record says so before the slices do."""
+    kept = retired(state).keep(retired(state).names - world.free)
+    update = {"retiring": kept.to_json() if kept.devices else "", "generation": state.generation + 1}
+    if state.phase is Phase.UP_TO_DATE:
+        reason, message = _of_retired(state, world)
+        update |= {"reason": reason, "message": message}
+    return Step(state.model_copy(update=update), "")
 
 
 def _adopt(state: State, world: World) -> Step | None:
@@ -83,8 +97,11 @@ def _adopt(state: State, world: World) -> Step | None:
     on_record = (
         state.phase is Phase.UP_TO_DATE and same_layout(state.current, as_seen) and same_layout(state.target, as_seen)
     )
-    if on_record and not state.blockers and not state.reason:
+    reason, message = _of_retired(state, world)
+    if on_record and not state.blockers and state.reason == reason and message in {state.message, AS_WANTED}:
         return None
+    if on_record and RETIRING in {state.reason, reason}:
+        return Step(state.model_copy(update={"reason": reason, "message": message}), message)
     current = as_seen.model_copy(update={"since": world.now})
     update: dict[str, Any] = {
         "phase": Phase.UP_TO_DATE,
@@ -95,10 +112,18 @@ def _adopt(state: State, world: World) -> Step | None:
         "generation": max(state.generation, world.observed.pool.generation),
         "attempts": 0,
         "blockers": [],
-        "reason": "",
-        "message": "publishes what is wanted",
+        "reason": reason,
+        "message": message,
     }
-    return Step(settle_down(state.model_copy(update=update), world), "publishes what is wanted")
+    return Step(settle_down(state.model_copy(update=update), world), message)
+
+
+def _of_retired(state: State, world: World) -> tuple[str, str]:
+    """Reason and message of a node that has what is wanted."""
+    if world.in_use:
+        return RETIRING, said(world.in_use)
+    unknown = world.in_use is None and bool(state.retiring) and state.reason == RETIRING
+    return (state.reason, state.message) if unknown else ("", AS_WANTED)
 
 
 def released_at(state: State) -> datetime | None:

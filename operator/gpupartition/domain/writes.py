@@ -25,8 +25,9 @@ from gpupartition.domain.effects import (
 )
 from gpupartition.domain.entries import is_there, last_used, used, waits_for_rest
 from gpupartition.domain.eviction import Occupant, next_to_go
-from gpupartition.domain.guards import forced, quiesced, step_used, to_go, unwanted
+from gpupartition.domain.guards import forced, goes_live, quiesced, step_used, to_go, unwanted
 from gpupartition.domain.quiesce import CORDONS, holds
+from gpupartition.domain.retiring import published
 from gpupartition.domain.world import AT_REST, World
 
 
@@ -72,9 +73,13 @@ def _leftovers(state: NodeStateStatus, world: World, subject: Subject) -> Sequen
         return (opened,)
     # Whatever a node at rest waits for, its users have what it was verified with until it is taken.
     if not state.token and state.current is not None and subject.facts is not None:
-        repair = subject.backend.repair(subject.driver, subject.facts, state.current, state.generation)
+        repair = _repair(state, subject, subject.facts, state.current)
         return (repair,) if repair else ()
     return ()
+
+
+def _repair(state: NodeStateStatus, subject: Subject, facts: NodeFacts, to: Assigned) -> Effect | None:
+    return subject.backend.repair(subject.driver, facts, published(state, to), state.generation)
 
 
 def _lost_config(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[Effect]:
@@ -201,7 +206,8 @@ def _delete_holder(pod: Occupant) -> DeleteHolder:
 
 def _apply(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[Effect]:
     assert state.target is not None and subject.facts is not None, state  # noqa: PT018
-    too_late = bool(world.holders) or not quiesced(state, world) or bool(world.monitors and world.no_eviction)
+    closed = goes_live(state) or quiesced(state, world)
+    too_late = bool(world.holders) or not closed or bool(world.monitors and world.no_eviction)
     if not step_used(state, world) and too_late:
         cancel = subject.backend.cancel(subject.driver, subject.facts, state.step)
         return (cancel,) if cancel else ()
@@ -222,7 +228,7 @@ def _roll_back(state: NodeStateStatus, world: World, subject: Subject) -> Sequen
 
 def _assign(state: NodeStateStatus, world: World, subject: Subject, to: Assigned) -> Sequence[Effect]:
     assert subject.facts is not None, state
-    write = subject.backend.assign(subject.driver, subject.facts, to, state.step, state.generation)
+    write = subject.backend.assign(subject.driver, subject.facts, published(state, to), state.step, state.generation)
     if write is not None:
         return (write,)
     of_this_step = state.restart is not None and state.restart.step == state.step
@@ -246,7 +252,7 @@ def _verify(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[
         return closing
     if not state.recovering:
         return _delete_plugin(state, world)
-    repair = subject.backend.repair(subject.driver, subject.facts, state.target, state.generation)
+    repair = _repair(state, subject, subject.facts, state.target)
     return (repair,) if repair else _delete_plugin(state, world)
 
 

@@ -129,6 +129,11 @@ class PublishSpec(Model):
     """Name of the DRA driver, as DeviceClasses select it: device.driver == "gpu.example.org". Nothing else may publish under it. Immutable."""
     inventory: Inventory
     """Where the GPUs of a node are known from."""
+    live: bool = True
+    """Whether layouts change under their users. True (the default): devices in use stay published, closed to new claims, and go on drawing on
+    their GPU's counters until they are released; the new ones are offered beside them at once, so that nobody is waited for or evicted.
+    Where that cannot be, because a device stays under its name and becomes something else, and with false: as rollout.drain of the policy
+    says."""
 
 
 class ObjectRef(Model):

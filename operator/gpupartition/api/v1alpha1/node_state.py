@@ -96,8 +96,9 @@ class NodeStateStatus(Model):
     """What the node goes back to, if this change fails."""
     original: Assigned | None = None
     """What the node had before this operator first touched it."""
-    change: Literal["None", "Restart", "Repartition"] = "None"
-    """How deep the change goes: nothing to do, the driver's pod is restarted, or the devices change."""
+    change: Literal["None", "Restart", "Live", "Repartition"] = "None"
+    """How deep the change goes. None: nothing to do. Restart: the driver's pod is restarted. Live: devices change beside those that are in use.
+    Repartition: devices change, and whoever has one of them is waited for."""
     token: Hash = ""
     """The token of the node's grant, as long as it has one."""
     step: Hash = ""
@@ -110,8 +111,10 @@ class NodeStateStatus(Model):
     """The phase at rest that Releasing or Aborting leads to."""
     restart: Restart | None = None
     """The driver's pod that has to go."""
-    quiesce: Literal["DeviceTaint", "Cordon", "Both"] = "DeviceTaint"
-    """How new claims are kept from the node in this attempt."""
+    quiesce: Literal["DeviceTaint", "Cordon", "Both", "None"] = "DeviceTaint"
+    """How new claims are kept from the node in this attempt. None: they need not be."""
+    retiring: Annotated[str, Field(max_length=262144)] = ""
+    """Devices of former layouts that stay published until nobody has them, as canonical JSON."""
     boot_id: Uid = Field(default="", alias="bootID")
     """The node's boot ID when it was admitted or last verified: another one means that it was restarted."""
     gpus: int = 0
