@@ -142,10 +142,6 @@ class AmdDcm(ByLabel):
             failed=self._hopeless(driver, facts, cluster) if state == FAILURE else "",
         )
 
-    def live(self, driver: DriverSpec, cluster: Cluster) -> bool:  # noqa: ARG002
-        """Never: the driver publishes what the hardware is."""
-        return False
-
     def disturbs(self, now: Pool, then: Pool) -> frozenset[str]:
         """The GPUs whose modes change; the whole node where its memory mode does, or where GPUs are to differ."""
         return disturbed(now, then)

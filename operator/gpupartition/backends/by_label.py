@@ -83,6 +83,10 @@ class ByLabel(ABC):
         has = self.software(driver)
         return tuple((has.agent.namespace, name) for name in (has.file.name, has.tables) if name)
 
+    def live(self, driver: DriverSpec, cluster: Cluster) -> bool:  # noqa: ARG002
+        """Never: the driver publishes what the hardware is."""
+        return False
+
     def assign(self, driver: DriverSpec, facts: NodeFacts, to: Assigned, step: str, generation: int) -> Effect | None:  # noqa: ARG002
         """Label and step in one patch, which takes the old answer away too. The same value is taken away first: only a change is noticed."""
         return node_label.assign_anew(facts, self.label, self.state, to, step)

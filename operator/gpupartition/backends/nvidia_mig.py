@@ -124,6 +124,7 @@ class NvidiaMig(ByLabel):
         """Ready when mig-manager has done what the label says and the DRA driver's pod is Ready and alone."""
         has, table = _software(driver), known_products(driver, cluster)
         value, state = label_of(facts.node, CONFIG), label_of(facts.node, STATE)
+        seen = published(facts.pool(facts.name), table)
         done = state == SUCCESS or (value is None and state is None)
         complaint = why_not_ready(has.plugin, facts, None, cluster) if done else _complaint(facts.node, state)
         failed = _complaint(facts.node, state) if state == FAILED else ""
@@ -131,10 +132,10 @@ class NvidiaMig(ByLabel):
         return Observation(
             assignment=value,
             step=step_of(facts.node),
-            running=self._running(driver, facts, cluster, table) if done else "",
+            running=self._running(driver, facts, cluster, seen) if done else "",
             ready=not complaint,
             complaint=complaint,
-            pool=published(facts.pool(facts.name), table),
+            pool=seen,
             plugin=plugin_pod(has.plugin, facts, None),
             writer=writer(facts.node, CONFIG),
             acknowledged=done,
@@ -144,22 +145,18 @@ class NvidiaMig(ByLabel):
             stale=bool(failed) and self._older_than_its_config(driver, value, at_work, cluster),
         )
 
-    def live(self, driver: DriverSpec, cluster: Cluster) -> bool:  # noqa: ARG002
-        """Never: the driver publishes what the hardware is."""
-        return False
-
     def disturbs(self, now: Pool, then: Pool) -> frozenset[str]:
         """The GPUs that are cut otherwise; the whole node where a MIG mode changes."""
         return disturbed(now, then)
 
-    def _running(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster, table: Table) -> str:
+    def _running(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster, seen: Pool) -> str:
         value, gpus = label_of(facts.node, CONFIG), _gpus(facts)
         if value is None:
-            return _by_hand(facts, gpus, table)
+            return _by_hand(facts, gpus, seen)
         content = self.assigned_entry(driver, facts, cluster)
         if content is None:  # it is about to be put back, or is not seen yet
             return value.removeprefix(PREFIX) if value.startswith(PREFIX) else ""
-        return _fingerprint(value, content, gpus, table)
+        return _fingerprint(value, content, gpus, known_products(driver, cluster))
 
     def _older_than_its_config(
         self, driver: DriverSpec, value: str | None, agent: Object | None, cluster: Cluster
@@ -217,12 +214,11 @@ def _fingerprint(value: str, content: Any, gpus: Gpus, table: Table) -> str:
     return fingerprint.short(whole_fingerprint(content)) if ours else meaning(content, gpus, table)
 
 
-def _by_hand(facts: NodeFacts, gpus: Gpus, table: Table) -> str:
+def _by_hand(facts: NodeFacts, gpus: Gpus, seen: Pool) -> str:
     """The layout of a node that mig-manager was never told anything of: whoever cut it, what it publishes. "" where that is not known.
 
     One that carries a step has lost its label, and with it what mig-manager would do when it starts.
     """
-    seen = published(facts.pool(facts.name), table)
     if step_of(facts.node) or not seen.usable or not seen.devices:
         return ""
     return key_of(entry(gpus, cuts_now(gpus, seen))).removeprefix(PREFIX)
