@@ -14,9 +14,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import yaml
 from testbed.controlplane import python_env
-from tests.e2e.harness import eventually
-from tests.e2e.rollout import apply, equal, granting, operator, policy, reaches, ready, said, site, whole
+from tests.e2e.harness import NODE_STATES, POLICIES, eventually
+from tests.e2e.rollout import apply, asks, at_rest, equal, granting, operator, policy, reaches, ready, said, site, whole
 from tests.e2e.shell import PLANNER, VIEWER, Answer, account_of, answer
 from tests.e2e.test_evict import PDBS, budget, web
 
@@ -174,6 +175,82 @@ async def test_a_policy_that_is_not_there_is_an_error_in_one_line(cluster: Clust
         answer = await gpp(cluster, "status", "training", *more)
         assert (answer.code, answer.out) == (1, "")
         assert answer.errors == f"error: there is no GpuPartitionPolicy training; there are: {POLICY}\n"
+
+
+# ─── history, diff, pictures, metrics ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_history_diff_and_pictures_take_no_right_to_write(cluster: Cluster, tmp_path: Path) -> None:
+    where = await site(cluster, 2)
+    one, other = where.nodes
+    await operator(cluster)
+    await apply(cluster, policy(POLICY, where.driver, equal(2)))
+    await ready(cluster, POLICY)
+    planner = await account_of(cluster, PLANNER)
+
+    async def known() -> list[Any]:
+        entries = (await gpp(cluster, "history", one, "-o", "json", kubeconfig=planner)).data["entries"]
+        assert [e["what"] for e in entries if e["from"] == "event"][-1] == "NodeUpToDate"
+        return list(entries)
+
+    entries = await eventually(known)
+    assert {e["node"] for e in entries} == {one}
+    assert [e["at"] for e in entries] == sorted(e["at"] for e in entries)
+    whats = [e["what"] for e in entries]
+    assert whats.index("NodeAdmitted") < whats.index("NodeApplying") < whats.index("NodeUpToDate")
+    of_policy = (await gpp(cluster, "history", POLICY, kubeconfig=planner)).out
+    for words in (f"{one} ", f"{other} ", "RolloutComplete", "spec by ", "events are kept for an hour"):
+        assert words in of_policy, words
+
+    same, changed = tmp_path / "same.yaml", tmp_path / "changed.yaml"
+    same.write_text(yaml.safe_dump(policy(POLICY, where.driver, equal(2))))
+    changed.write_text(yaml.safe_dump(policy(POLICY, where.driver, equal(4))))
+    assert (await gpp(cluster, "diff", "-f", str(same), kubeconfig=planner)).code == 0
+    assert (await gpp(cluster, "diff", POLICY, kubeconfig=planner)).code == 0
+    told = await gpp(cluster, "diff", "-f", str(changed), kubeconfig=planner)
+    assert told.code == 1, told
+    assert {"-      parts: 2", "+      parts: 4", "-32 40Gi", "+64 20Gi"} <= set(told.out.splitlines())
+
+    svg, html = tmp_path / "map.svg", tmp_path / "plan.html"
+    assert (await gpp(cluster, "map", "--svg", str(svg), kubeconfig=planner)).code == 0
+    assert (await gpp(cluster, "plan", "-f", str(changed), "--html", str(html), kubeconfig=planner)).code == 0
+    assert one in svg.read_text()
+    assert "Wave 1" in html.read_text()
+    asked = cluster.audit(user=f"system:serviceaccount:{cluster.name}-planner:planner")
+    assert {each["verb"] for each in asked} <= {"get", "list"}
+    assert {each["responseStatus"]["code"] for each in asked} <= {200, 404}
+
+
+async def test_metrics_tell_how_things_stand_and_nothing_of_what_is_gone(cluster: Cluster) -> None:
+    where = await site(cluster, 2)
+    program = await operator(cluster)
+    await apply(cluster, policy(POLICY, where.driver, equal(2)))
+    await ready(cluster, POLICY)
+    await at_rest(cluster)
+
+    async def told() -> set[str]:
+        page = await asks(program, "/metrics")
+        return {line for line in page.splitlines() if f'policy="{POLICY}"' in line and not line.endswith(" 0.0")}
+
+    async def settled() -> set[str]:
+        lines = await told()
+        assert f'gpupartition_policy_reason{{policy="{POLICY}",reason="RolloutComplete"}} 1.0' in lines
+        assert f'gpupartition_nodes{{phase="UpToDate",policy="{POLICY}"}} 2.0' in lines
+        assert f'gpupartition_devices{{policy="{POLICY}",profile="40Gi"}} 32.0' in lines
+        return lines
+
+    lines = await eventually(settled)
+    assert f'gpupartition_policy_condition{{condition="Ready",policy="{POLICY}"}} 1.0' in lines
+    assert not [line for line in lines if "node=" in line], "nobody is in flight"
+    await cluster.client.delete(POLICIES, POLICY)
+    await cluster.gone(POLICIES, POLICY)
+    for node in where.nodes:
+        await cluster.gone(NODE_STATES, node)
+
+    async def forgotten() -> bool:
+        return not await told()
+
+    await eventually(forgotten)
 
 
 # ─── completion ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -172,6 +172,16 @@ async def test_the_roles_of_those_on_duty_write_the_brake_and_beside_policies_an
     assert written == {("gpupartitionpolicies", "patch"), ("configmaps", "create"), *brake}
 
 
+async def test_what_monitors_it_is_put_together_for_prometheus_and_grafana(installed: ControlPlane) -> None:
+    made = {
+        each["kind"]: each for each in documents(await installed.kubectl("kustomize", str(MANIFESTS / "monitoring")))
+    }
+    assert made.keys() == {"PodMonitor", "PrometheusRule", "ConfigMap"}
+    assert {each["metadata"]["namespace"] for each in made.values()} == {OPERATOR_NAMESPACE}
+    assert made["ConfigMap"]["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert yaml.safe_load(made["ConfigMap"]["data"]["dashboard.json"])["uid"] == "gpupartition"
+
+
 async def test_an_operator_with_these_rights_starts_and_is_refused_nothing(cluster: Cluster) -> None:
     def watched() -> set[str]:
         mine = cluster.audit(user=ACCOUNT)

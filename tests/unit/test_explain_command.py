@@ -113,7 +113,7 @@ async def test_a_failed_node_is_told_how_to_ask_for_another_try() -> None:
     record(fleet, "node-1", Phase.FAILED, reason="RollingBackFailed", message="gpu-0 is missing")
     told = facts(await of(fleet, "node-1"))
     assert told["why"] == "RollingBackFailed: gpu-0 is missing"
-    assert "kubectl annotate --overwrite gpp inference gpupartition.dev/retry=" in told["next"]
+    assert told["next"].endswith("ask to try again: kubectl gpp retry node-1")
 
 
 async def test_a_node_that_is_gone_is_explained_by_its_record_and_one_that_never_was_is_an_error() -> None:

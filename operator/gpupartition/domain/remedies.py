@@ -34,7 +34,7 @@ HOLDERS: Final[Mapping[str, str]] = {
     "EmptyDir": "ends when the pod does; drain.deleteEmptyDir in the policy would have it evicted, and what is in there lost",
 }
 
-_RETRY: Final = 'kubectl annotate --overwrite gpp {policy} gpupartition.dev/retry="$(date +%s)"'
+_RETRY: Final = "kubectl gpp retry {node}"
 
 REASONS: Final[Mapping[str, str]] = {
     "NoWayBack": "kubectl annotate node {node} gpupartition.dev/accept-no-rollback=true, if it may change without a way back",
