@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from testbed.controlplane import ControlPlane, Shape
 from tests.e2e import harness, rollout
-from tests.e2e.harness import NODE_STATES
+from tests.e2e.harness import DRIVERS, NODE_STATES
 from tests.e2e.publishing import FULL, PART, POLICY, gpus, profile, site
 from tests.e2e.rollout import condition, equal, ready, stalled, whole
 
@@ -170,3 +171,23 @@ async def test_a_driver_name_under_which_somebody_else_publishes_is_refused(clus
     policy = await stalled(cluster, cluster.name, "DriverNameTaken")
     assert theirs[0]["metadata"]["name"] in condition(policy, "Accepted")["message"]
     assert len(await cluster.published(8, node=node, driver=base.driver)) == len(theirs)
+
+
+@pytest.mark.parametrize(("gates", "kept"), [("DRAOptionalNodeOperations=true", True), ("", False)])
+async def test_whoever_needs_no_node_plugin_says_so_where_the_server_keeps_it(
+    tmp_path: Path, gates: str, kept: bool
+) -> None:
+    shape = Shape(nodes=0, feature_gates=gates)
+    async with ControlPlane(tmp_path, shape=shape) as control_plane, harness.cluster(control_plane, "skip") as cluster:
+        own = await site(cluster, gpus(2))
+        skip = {"spec": {"publish": {"nodeOperations": "Skip"}}}
+        await cluster.client.patch(DRIVERS, own.driver, skip)
+        await own.want(equal(2))
+        if not kept:
+            refused = await stalled(cluster, POLICY, "FeatureGateOff")
+            assert "DRAOptionalNodeOperations" in condition(refused, "Accepted")["message"]
+            plugin = {"spec": {"publish": {"nodeOperations": "Plugin"}}}
+            await cluster.client.patch(DRIVERS, own.driver, plugin)
+        await ready(cluster, POLICY)
+        skipped = {tuple(each["spec"].get("skipNodeOperations", ())) for each in await own.slices()}
+        assert skipped == {("*",) if kept else ()}

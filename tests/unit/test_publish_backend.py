@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.published import BACKEND, H100, Server, choices, config, driver, equal, layout, node
 
-from gpupartition.api.v1alpha1 import Assigned
+from gpupartition.api.v1alpha1 import Assigned, DriverSpec
 from gpupartition.backends.probe import dropped, probe
 from gpupartition.backends.slices import slice_name
 from gpupartition.domain.backend import Cluster, Config, Problem, Refused
@@ -259,6 +259,23 @@ def test_a_server_that_drops_fields_is_not_published_to() -> None:
     (problem,) = BACKEND.preflight(driver(), Cluster(dropped=["spec.sharedCounters"]))
     assert problem.reason == "FeatureGateOff"
     assert "spec.sharedCounters" in problem.why
+
+
+def test_whoever_skips_what_plugins_do_says_so_in_every_slice() -> None:
+    skips = DriverSpec.model_validate(
+        {"type": "Publish", "publish": {"driverName": "a", "inventory": {"gpus": [H100]}, "nodeOperations": "Skip"}}
+    )
+    server = Server(skips)
+    list(server.assign(config(equal(2), of=skips).assigned(), "s1"))
+    assert {tuple(s["spec"]["skipNodeOperations"]) for s in server.slices.values()} == {("*",)}
+    again = Server(driver())
+    list(again.assign(config(equal(2)).assigned(), "s1"))
+    assert not any("skipNodeOperations" in s["spec"] for s in again.slices.values())
+
+
+def test_a_server_that_would_have_pods_wait_for_a_plugin_is_not_published_to() -> None:
+    (problem,) = BACKEND.preflight(driver(), Cluster(dropped=["spec.skipNodeOperations"]))
+    assert "DRAOptionalNodeOperations" in problem.fix
 
 
 LABELS = {"count": "gpu/count", "product": "gpu/product", "memory": "gpu/memory"}

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpupartition.api.v1alpha1 import DriverSpec
-from gpupartition.backends.slices import Target
+from gpupartition.backends.slices import Target, skips
 from gpupartition.domain.fingerprint import Json
 from gpupartition.domain.pool import Device, Pool
 
@@ -37,6 +37,7 @@ def probe(driver: DriverSpec) -> list[dict[str, Any]]:
         node={"metadata": {"name": _NODE, "uid": ""}},
         pool=Pool(devices=(device,), counters={"gpu-0": size}),
         assignment=None,
+        skips=skips(driver),
     )
     bodies = target.bodies(1, "")
     for body in bodies:

@@ -28,7 +28,7 @@ from gpupartition.domain.tabled import Tables
 from gpupartition.tables import amd, mig
 
 MAX_POOL_NAME: Final = 253
-TAINTS: Final = ".taints"  # in the path of a field
+TAINTS, SKIPPED = ".taints", "skipNodeOperations"  # in the path of a field
 
 _GROUPS: Final = TypeAdapter(Sequence[GpuGroup])
 _LAYOUTS: Final = TypeAdapter(Sequence[Layout])
@@ -65,17 +65,23 @@ class Publish:
 
     def preflight(self, driver: DriverSpec, cluster: Cluster) -> Sequence[Problem]:
         """Whether the API server keeps what would be published, and whether a fixed inventory makes sense."""
+        skipped = {path for path in cluster.dropped if path.endswith(SKIPPED)}
+        sold = [path for path in cluster.dropped if TAINTS not in path and path not in skipped]
         problems: list[Problem] = []
-        dropped = [path for path in cluster.dropped if TAINTS not in path]
-        if dropped:
+        if sold:
             problems.append(
-                Problem(
-                    reason="FeatureGateOff",
-                    at="API server",
-                    why=f"it silently drops {', '.join(dropped)}, so that partitions would be sold beside the whole GPU",
-                    fix="switch on the feature gates DRAPartitionableDevices and DRAConsumableCapacity "
+                _gate_off(
+                    f"it silently drops {', '.join(sold)}, so that partitions would be sold beside the whole GPU",
+                    "switch on the feature gates DRAPartitionableDevices and DRAConsumableCapacity "
                     "(they are on by default from Kubernetes 1.36)",
-                    turn=Turn.CLUSTER,
+                )
+            )
+        if skipped:
+            problems.append(
+                _gate_off(
+                    f"it silently drops {SKIPPED} of slices, so that pods would wait for a node plugin",
+                    "switch on the feature gate DRAOptionalNodeOperations (alpha in Kubernetes 1.37), or write "
+                    "nodeOperations: Plugin in the driver and run one",
                 )
             )
         inventory = _spec(driver).inventory
@@ -184,7 +190,12 @@ class Publish:
             node=facts.node,
             pool=pool,
             assignment=assignment,
+            skips=slices.skips(driver),
         )
+
+
+def _gate_off(why: str, fix: str) -> Problem:
+    return Problem(reason="FeatureGateOff", at="API server", why=why, fix=fix, turn=Turn.CLUSTER)
 
 
 def _spec(driver: DriverSpec) -> PublishSpec:

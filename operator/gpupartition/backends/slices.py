@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
+from gpupartition.api.v1alpha1 import DriverSpec, NodeOperations
 from gpupartition.domain import fingerprint, quantity
 from gpupartition.domain.backend import Object
 from gpupartition.domain.effects import CreateSlice, DeleteSlice, Effect, PutSlice
@@ -33,6 +34,8 @@ class Target:
     node: Object
     pool: Pool
     assignment: str | None
+    skips: bool = False
+    """Whether the kubelet starts pods without asking a node plugin."""
 
     def bodies(self, generation: int, step: str) -> list[dict[str, Any]]:
         """All slices at this generation, the anchor first. Only the anchor carries the step and the whole fingerprint."""
@@ -55,9 +58,15 @@ class Target:
                 "driver": self.driver,
                 "nodeName": node["name"],
                 "pool": {"name": self.pool_name, "generation": generation, "resourceSliceCount": count},
+                **({"skipNodeOperations": ["*"]} if self.skips else {}),
                 **content,
             },
         }
+
+
+def skips(driver: DriverSpec) -> bool:
+    """Whether nobody prepares the driver's devices on their node."""
+    return driver.publish is not None and driver.publish.node_operations is NodeOperations.SKIP
 
 
 def slice_name(driver: str, node: str, number: int) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
-from gpupartition.api.v1alpha1 import Drain, DrainMode, DriverSpec, OnTimeout
+from gpupartition.api.v1alpha1 import Drain, DrainMode, DriverSpec, NodeOperations, OnTimeout
 from gpupartition.backends import probe as slices
 from gpupartition.domain.backend import Problem, Turn
 from gpupartition.domain.quiesce import TAINTS, chosen
@@ -38,7 +38,7 @@ class Probe:
         self._dry_runs = dry_runs
         self._taint_rules: Kind | None = None
         self._ask_again = 0.0  # on the monotonic clock
-        self._dropped: dict[str, Sequence[str]] = {}
+        self._dropped: dict[tuple[str, NodeOperations], Sequence[str]] = {}
         self._granted: set[str] = set()
 
     async def taint_rules(self) -> Kind | None:
@@ -105,8 +105,8 @@ class Probe:
         """Field paths that the server drops from the slices this driver would have us write; nothing is stored by asking."""
         if driver.publish is None or not self._dry_runs:
             return ()
-        name = driver.publish.driver_name
-        if name not in self._dropped:
+        asked = driver.publish.driver_name, driver.publish.node_operations
+        if asked not in self._dropped:
             lost: list[str] = []
             for body in slices.probe(driver):
                 try:
@@ -117,5 +117,5 @@ class Probe:
                     lost.append(f"the slice as a whole ({error.message})")
                 else:
                     lost += slices.dropped(body, answer)
-            self._dropped[name] = tuple(sorted(set(lost)))
-        return self._dropped[name]
+            self._dropped[asked] = tuple(sorted(set(lost)))
+        return self._dropped[asked]

@@ -112,6 +112,13 @@ class Inventory(Model, json_schema_extra=checks(rules.INVENTORY)):
     """The same on every node: groups of equal GPUs, numbered in this order."""
 
 
+class NodeOperations(StrEnum):
+    """Who prepares devices on the node."""
+
+    PLUGIN = "Plugin"
+    SKIP = "Skip"
+
+
 class PublishSpec(Model):
     """A DRA driver name that this operator owns: it writes the ResourceSlices itself."""
 
@@ -129,6 +136,10 @@ class PublishSpec(Model):
     """Name of the DRA driver, as DeviceClasses select it: device.driver == "gpu.example.org". Nothing else may publish under it. Immutable."""
     inventory: Inventory
     """Where the GPUs of a node are known from."""
+    node_operations: NodeOperations = NodeOperations.PLUGIN
+    """Who prepares the devices of a pod on its node. Plugin (the default): a node plugin that is registered under the driver name; a pod waits
+    until it has. Skip: nobody, so that pods start where no plugin runs; for devices that need no preparing. It needs the feature gate
+    DRAOptionalNodeOperations (alpha in Kubernetes 1.37)."""
     live: bool = True
     """Whether layouts change under their users. True (the default): devices in use stay published, closed to new claims, and go on drawing on
     their GPU's counters until they are released; the new ones are offered beside them at once, so that nobody is waited for or evicted.
