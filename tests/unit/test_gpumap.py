@@ -18,6 +18,7 @@ from gpupartition.cli import drawing
 from gpupartition.cli.paint import Line, rendered
 from gpupartition.domain import gpumap
 from gpupartition.domain.gpumap import Gpu, NodeMap, Part, Use
+from gpupartition.names import TAINT_KEY
 
 DRIVER: Final = "gpu.example.com"
 Object = dict[str, Any]
@@ -97,6 +98,22 @@ def test_half_a_pool_is_not_taken_for_a_pool() -> None:
 
 def test_a_node_without_slices_says_that_it_publishes_nothing() -> None:
     assert drawn([]).endswith("publishes nothing")
+
+
+def test_what_is_left_of_a_former_layout_is_drawn_as_retiring_while_somebody_has_it_and_behind_the_new_one_else() -> (
+    None
+):
+    slices = published(gpus=1, parts=2)
+    devices = [device for body in slices for device in body["spec"].get("devices", ())]
+    for device in devices:
+        if device["name"].endswith("-1"):
+            device["taints"] = [{"key": TAINT_KEY, "value": "retired", "effect": "NoSchedule"}]
+    assert bars(drawn(slices, holding("gpu-0-partition-1")))[0] == "....|////"
+    (gpu,) = gpumap.read("n", DRIVER, slices, []).gpus
+    assert [(part.device, part.use) for part in gpu.parts] == [
+        ("gpu-0-partition-0", Use.FREE),
+        ("gpu-0-partition-1", Use.TAINTED),
+    ]
 
 
 def test_the_legend_tells_of_sharing_only_where_something_is_shared() -> None:

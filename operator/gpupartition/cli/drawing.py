@@ -29,6 +29,7 @@ INK: Final[Mapping[Use, Ink]] = {
     Use.FREE: Ink("░", ".", "green"),
     Use.USED: Ink("█", "#", "cyan"),
     Use.SHARED: Ink("▓", "%", "magenta"),
+    Use.RETIRING: Ink("▚", "/", "red"),
     Use.TAINTED: Ink("▒", "x", "yellow"),
     Use.UNCUT: Ink("·", "-", "dim"),
 }

@@ -15,20 +15,24 @@ CLASSES: Final[Mapping[Use, str]] = {
     Use.FREE: "free",
     Use.USED: "used",
     Use.SHARED: "shared",
+    Use.RETIRING: "retiring",
     Use.TAINTED: "tainted",
     Use.UNCUT: "uncut",
 }
 COLOURS: Final = """
-:root { --paper: #ffffff; --ink: #1c2024; --dim: #5b6570; --line: #c9d0d6; --free: #b7e0c1; --used: #3f7fc4; --shared: #9a63c9;
-  --tainted: #f0c36a; --lost: #e5897f; --gained: #58ad74; --kept: #b9c2ca; }
-@media (prefers-color-scheme: dark) { :root { --paper: #16191c; --ink: #e4e7ea; --dim: #98a2ac; --line: #3a4148; --free: #2f6b43;
-  --used: #5c9be0; --shared: #a97bd6; --tainted: #a8812f; --lost: #b5544b; --gained: #4fae72; --kept: #57616a; } }
+:root { --paper: #ffffff; --ink: #1c2024; --dim: #5b6570; --line: #c9d0d6;
+  --free: #b7e0c1; --used: #3f7fc4; --shared: #9a63c9; --retiring: #d9777f; --tainted: #f0c36a;
+  --lost: #e5897f; --gained: #58ad74; --kept: #b9c2ca; }
+@media (prefers-color-scheme: dark) { :root { --paper: #16191c; --ink: #e4e7ea; --dim: #98a2ac; --line: #3a4148;
+  --free: #2f6b43; --used: #5c9be0; --shared: #a97bd6; --retiring: #b0525c; --tainted: #a8812f;
+  --lost: #b5544b; --gained: #4fae72; --kept: #57616a; } }
 """
-PARTS: Final = """
-text { font: 12px system-ui, sans-serif; fill: var(--ink); } .dim { fill: var(--dim); } .bad { fill: var(--lost); } .head { font-weight: 600; }
-rect { stroke: var(--paper); stroke-width: 1; } .free { fill: var(--free); } .used { fill: var(--used); } .shared { fill: var(--shared); }
-.tainted { fill: var(--tainted); } .lost { fill: var(--lost); } .gained { fill: var(--gained); } .kept { fill: var(--kept); }
-.uncut { fill: none; stroke: var(--line); stroke-dasharray: 2 2; } .edge { fill: none; stroke: var(--line); }
+FILLED: Final = ("free", "used", "shared", "retiring", "tainted", "lost", "gained", "kept")
+PARTS: Final = f"""
+text {{ font: 12px system-ui, sans-serif; fill: var(--ink); }} .head {{ font-weight: 600; }}
+text.dim {{ fill: var(--dim); }} text.bad {{ fill: var(--lost); }} rect {{ stroke: var(--paper); stroke-width: 1; }}
+{" ".join(f".{name} {{ fill: var(--{name}); }}" for name in FILLED)}
+.uncut {{ fill: none; stroke: var(--line); stroke-dasharray: 2 2; }}
 """
 WIDTH, BAR, HIGH, GAP, LINE = (
     1000,

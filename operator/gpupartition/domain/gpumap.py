@@ -26,11 +26,15 @@ _BUS: Final = ("pciBusID", "pciAddr", "parentPciAddr")
 
 
 class Use(Enum):
-    """What a part of a GPU is to claims: open to any, had by one, open to several of which at least one has it, closed, or no device at all."""
+    """What a part of a GPU is to claims: open to any, had by one, open to several of which at least one has it, closed, or no device at all.
+
+    RETIRING is of a former layout, and goes when its claim ends.
+    """
 
     FREE = "free"
     USED = "used"
     SHARED = "shared"
+    RETIRING = "retiring"
     TAINTED = "tainted"
     UNCUT = "not cut"
 
@@ -140,7 +144,7 @@ class _View:
         shown = [d for d in devices if d.name in self.held]
         for device in shown:
             _take(device, left)
-        for device in parts or devices:
+        for device in sorted(parts or devices, key=lambda d: d.retired):  # what is about to go comes last
             if device.name not in self.held and _fits(device, left):
                 _take(device, left)
                 shown.append(device)
@@ -179,7 +183,7 @@ class _View:
         holding = self.held.get(device.name, ())
         use = Use.TAINTED if device.name in self.tainted else Use.FREE
         if holding:
-            use = Use.SHARED if device.shared else Use.USED
+            use = Use.RETIRING if device.retired else Use.SHARED if device.shared else Use.USED
         return Part(
             use=use,
             size=size,
