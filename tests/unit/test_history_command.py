@@ -107,6 +107,19 @@ async def test_a_policys_past_is_that_of_its_nodes_too_newest_last(fleet: Fleet)
     ]
 
 
+async def test_what_happened_within_a_second_is_told_as_it_was_written() -> None:
+    fleet = Fleet(1)
+    for version, phase in (("9", "Verifying"), ("10", "Releasing"), ("11", "UpToDate"), ("8", "Applying")):
+        body = of_node("node-1", phase, "")
+        fleet.objects[EVENTS].append({**body, "metadata": {**body["metadata"], "resourceVersion": version}})
+    assert [what for _, what, _ in await told(fleet, "node-1")] == [
+        "NodeApplying",
+        "NodeVerifying",
+        "NodeReleasing",
+        "NodeUpToDate",
+    ]
+
+
 async def test_it_says_who_wrote_a_spec_and_how_far_back_events_go(fleet: Fleet) -> None:
     lines = rendered(history.pictured(await history.look(fleet.client, "inference"), NOW), colour=False).splitlines()
     assert any(line.endswith("spec by argocd (Apply)") for line in lines)

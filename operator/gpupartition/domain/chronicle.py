@@ -17,7 +17,10 @@ _LAYOUTS: Final = {"target": "is to have", "current": "was verified with", "orig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Something that happened. `node` or `policy` it was about; `source`: event, record, condition, grant or object."""
+    """Something that happened. `node` or `policy` it was about; `source`: event, record, condition, grant or object.
+
+    `place`: among what happened in the same second, of which events know no more.
+    """
 
     at: datetime
     source: str
@@ -26,6 +29,7 @@ class Entry:
     what: str
     says: str = ""
     warning: bool = False
+    place: int = 0
 
 
 def of_event(body: Body) -> Entry | None:
@@ -52,6 +56,7 @@ def of_event(body: Body) -> Entry | None:
         what=body.get("reason", ""),
         says=says + body.get("message", ""),
         warning=body.get("type") == "Warning",
+        place=_place(body["metadata"].get("resourceVersion", "")),
     )
 
 
@@ -118,7 +123,7 @@ def of_grant(grant: Body) -> Iterator[Entry]:
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:
     """Oldest first, each once: what an event tells need not be remembered beside it."""
-    found = sorted(entries, key=lambda e: (e.at, e.policy, e.node, e.what))
+    found = sorted(entries, key=lambda e: (e.at.replace(microsecond=0), e.place, e.at, e.policy, e.node, e.what))
     events: dict[tuple[str, str], list[datetime]] = {}
     for each in found:
         if each.source == "event":
@@ -136,3 +141,8 @@ def _time(text: str | None) -> datetime | None:
         return at.astimezone(UTC) if at is not None else None
     except (ValueError, OverflowError):
         return None
+
+
+def _place(version: str) -> int:
+    """The API server counts its writes, to all kinds in one row."""
+    return int(version) if version.isdecimal() else 0
