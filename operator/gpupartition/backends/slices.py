@@ -89,9 +89,12 @@ def next_write(present: Sequence[Object], target: Target, step: str | None, gene
     anchor = there.get(slice_name(target.driver, node, 0))
     if anchor is not None and step in (None, step_of(anchor)):
         begun_at = _generation(anchor)
-        wanted = target.bodies(begun_at, step_of(anchor))
-        if _same(wanted[0], anchor) and not any(_differs_at(begun_at, body, there) for body in wanted):
-            return _follow(wanted, there)
+        wanted = {str(body["metadata"]["name"]): body for body in target.bodies(begun_at, step_of(anchor))}
+        differ = [name for name, body in wanted.items() if name not in there or not _same(body, there[name])]
+        if not any(name in there and _generation(there[name]) == begun_at for name in differ):
+            if differ:
+                return _write(wanted[differ[0]], there.get(differ[0]))
+            return next((delete(there[name]) for name in sorted(there) if name not in wanted), None)
     above = max([generation, *(_generation(s) + 1 for s in present)])
     kept = step_of(anchor) if anchor is not None else ""
     return _write(target.bodies(above, kept if step is None else step)[0], anchor)
@@ -134,15 +137,6 @@ def coherent(present: Sequence[Object]) -> bool:
     return len({(_generation(s), assignment_of(s)) for s in present}) <= 1
 
 
-def _follow(wanted: Sequence[Mapping[str, Any]], there: Mapping[str, Object]) -> Effect | None:
-    for body in wanted[1:]:
-        found = there.get(body["metadata"]["name"])
-        if found is None or not _same(body, found):
-            return _write(body, found)
-    names = {body["metadata"]["name"] for body in wanted}
-    return next((delete(there[name]) for name in sorted(there) if name not in names), None)
-
-
 def _write(body: Mapping[str, Any], present: Object | None) -> Effect:
     if present is None:
         return CreateSlice(body=body)
@@ -155,11 +149,6 @@ def _write(body: Mapping[str, Any], present: Object | None) -> Effect:
 
 def _generation(read: Object) -> int:
     return int(read["spec"]["pool"]["generation"])
-
-
-def _differs_at(generation: int, body: Mapping[str, Any], there: Mapping[str, Object]) -> bool:
-    found = there.get(body["metadata"]["name"])
-    return found is not None and _generation(found) == generation and not _same(body, found)
 
 
 def _same(body: Mapping[str, Any], found: Object) -> bool:
