@@ -27,12 +27,11 @@ from gpupartition.backends.amd_gpus import (
     there_of,
 )
 from gpupartition.backends.amd_limits import cuts_for, installation_problems, no_inventory, node_problems, product_of
-from gpupartition.backends.by_label import ByLabel, Software
-from gpupartition.backends.dcm import PREFIX, document, key_of, meaning, modes_of, profile, whole_fingerprint
+from gpupartition.backends.by_label import PREFIX, ByLabel, Software, fingerprint_of
+from gpupartition.backends.dcm import document, key_of, meaning, modes_of, profile, text
 from gpupartition.backends.installed import no_table, read_tables, tables_in
 from gpupartition.backends.node_label import label_of, step_of
 from gpupartition.backends.plugin_pods import plugin_pod, why_not_ready
-from gpupartition.domain import fingerprint
 from gpupartition.domain.amd_modes import WHOLE, AmdModel
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused
 from gpupartition.domain.others import writer
@@ -151,10 +150,7 @@ class AmdDcm(ByLabel):
         on, value = _Node.read(facts), label_of(facts.node, PROFILE)
         if not value:
             return _by_hand(facts, on)
-        content = self.assigned_entry(driver, facts, cluster)
-        if content is None:  # it is about to be put back, or is not seen yet
-            return value.removeprefix(PREFIX) if value.startswith(PREFIX) else ""
-        return _fingerprint(value, content, on.there)
+        return _fingerprint(value, self.assigned_entry(driver, facts, cluster), on.there)
 
     def _hopeless(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> str:
         """Why trying again will not help: there is no such profile, or it says that the node has more or fewer GPUs than it publishes."""
@@ -232,9 +228,7 @@ def _config(driver: DriverSpec, gpus: Gpus, cuts: Cuts, there: Gpus) -> Config:
 
 
 def _fingerprint(value: str, content: Any, gpus: Gpus) -> str:
-    """A profile of ours is named after its text; others say the same in other words."""
-    ours = value.startswith(PREFIX)
-    return fingerprint.short(whole_fingerprint(content)) if ours else meaning(content, len(gpus))
+    return fingerprint_of(value, content, text, lambda theirs: meaning(theirs, len(gpus)))
 
 
 def _by_hand(facts: NodeFacts, on: _Node) -> str:
@@ -247,7 +241,7 @@ def _by_hand(facts: NodeFacts, on: _Node) -> str:
     whole = all(cut is None or cut.mode == WHOLE for cut in cuts)
     if not any(cuts) or (step_of(facts.node) and not whole):
         return ""
-    return key_of(profile(cuts)).removeprefix(PREFIX)
+    return text(profile(cuts))
 
 
 def _no_way_back(node: str, why: str) -> Problem:

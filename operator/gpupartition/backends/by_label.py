@@ -6,9 +6,9 @@ Layouts are entries of the agent's config file. It answers by a second label, an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from gpupartition.api.v1alpha1 import Assigned, DriverSpec, ObjectRef
 from gpupartition.backends import node_label
@@ -16,6 +16,16 @@ from gpupartition.backends.installed import config_problems, mounts
 from gpupartition.domain.backend import Cluster, NodeFacts, Problem
 from gpupartition.domain.effects import Effect
 from gpupartition.domain.entries import Document
+
+PREFIX: Final = "gpp-"  # entries of the operator's own are called so, and by their fingerprint
+
+
+def fingerprint_of(value: str, content: Any, text: Callable[[Any], str], meaning: Callable[[Any], str]) -> str:
+    """The fingerprint of the layout that a value assigns: entries of ours are named after their text, others say the same in other words."""
+    ours = value.startswith(PREFIX)
+    if content is None:  # it is about to be put back, or is not seen yet
+        return value.removeprefix(PREFIX) if ours else ""
+    return text(content) if ours else meaning(content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,11 +12,11 @@ from itertools import groupby
 from typing import Any, Final
 
 from gpupartition.backends.amd_gpus import Cuts
+from gpupartition.backends.by_label import PREFIX
 from gpupartition.domain import fingerprint
 from gpupartition.domain.amd_modes import Mode
 from gpupartition.domain.entries import Document
 
-PREFIX: Final = "gpp-"
 FILE: Final = "config.json"
 _SERVICES: Final = "gpuClientSystemdServices"
 
@@ -72,15 +72,20 @@ def whole_fingerprint(profile: Any) -> str:
     )
 
 
+def text(profile: Any) -> str:
+    """The fingerprint of a profile as it is written."""
+    return fingerprint.short(whole_fingerprint(profile))
+
+
 def key_of(profile: Profile) -> str:
     """What the profile of a layout is called."""
-    return PREFIX + fingerprint.short(whole_fingerprint(profile))
+    return PREFIX + text(profile)
 
 
 def meaning(content: Any, gpus: int) -> str:
     """The fingerprint of what a profile makes of so many GPUs, however it says so; of its text where that is not understood."""
     modes = modes_of(content, gpus)
-    return fingerprint.short(whole_fingerprint(content if modes is None else _profile(modes)))
+    return text(content if modes is None else _profile(modes))
 
 
 def modes_of(profile: Any, gpus: int) -> tuple[Mode | None, ...] | None:

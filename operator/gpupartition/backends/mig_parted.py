@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, TypeGuard
 
+from gpupartition.backends.by_label import PREFIX
 from gpupartition.backends.nvidia_gpus import Cut, Cuts, Gpus, MigGpu, Table, numbers
 from gpupartition.domain import fingerprint
 from gpupartition.domain.entries import Document
 
-PREFIX: Final = "gpp-"
 DISABLED: Final = "all-disabled"
 ENABLED: Final = "all-enabled"
 
@@ -59,15 +59,20 @@ def _canonical(item: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in item.items() if value != {}}
 
 
+def text(entry: Any) -> str:
+    """The fingerprint of an entry as it is written."""
+    return fingerprint.short(whole_fingerprint(entry))
+
+
 def key_of(entry: Entry) -> str:
     """What the entry of a layout is called."""
-    return PREFIX + fingerprint.short(whole_fingerprint(entry))
+    return PREFIX + text(entry)
 
 
 def meaning(content: Any, gpus: Gpus, table: Table) -> str:
     """The fingerprint of the layout that an entry makes of these GPUs, however it says so; of its text where that is not understood."""
     cuts = cuts_of(content, gpus, table)
-    return fingerprint.short(whole_fingerprint(content if cuts is None else entry(gpus, cuts)))
+    return text(content if cuts is None else entry(gpus, cuts))
 
 
 def cuts_of(entry: Any, gpus: Gpus, table: Table) -> Cuts | None:

@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from gpupartition.api.v1alpha1 import DriverSpec, NvidiaMigSpec, PolicySpec, Reboot
-from gpupartition.backends.by_label import ByLabel, Software
-from gpupartition.backends.mig_parted import PREFIX, cuts_of, document, entry, key_of, meaning, whole_fingerprint
+from gpupartition.backends.by_label import PREFIX, ByLabel, Software, fingerprint_of
+from gpupartition.backends.mig_parted import cuts_of, document, entry, key_of, meaning, text
 from gpupartition.backends.node_label import label_of, step_of
 from gpupartition.backends.nvidia_gpus import (
     Cuts,
@@ -35,7 +35,6 @@ from gpupartition.backends.nvidia_limits import (
     no_inventory,
 )
 from gpupartition.backends.plugin_pods import plugin_pod, why_not_ready
-from gpupartition.domain import fingerprint
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused
 from gpupartition.domain.entries import written
 from gpupartition.domain.others import writer
@@ -153,10 +152,7 @@ class NvidiaMig(ByLabel):
         value, gpus = label_of(facts.node, CONFIG), _gpus(facts)
         if value is None:
             return _by_hand(facts, gpus, seen)
-        content = self.assigned_entry(driver, facts, cluster)
-        if content is None:  # it is about to be put back, or is not seen yet
-            return value.removeprefix(PREFIX) if value.startswith(PREFIX) else ""
-        return _fingerprint(value, content, gpus, known_products(driver, cluster))
+        return _fingerprint(value, self.assigned_entry(driver, facts, cluster), gpus, known_products(driver, cluster))
 
     def _older_than_its_config(
         self, driver: DriverSpec, value: str | None, agent: Object | None, cluster: Cluster
@@ -209,9 +205,7 @@ def _config(driver: DriverSpec, table: Table, gpus: Gpus, cuts: Cuts) -> Config:
 
 
 def _fingerprint(value: str, content: Any, gpus: Gpus, table: Table) -> str:
-    """An entry of ours is named after its text; others say the same in other words."""
-    ours = value.startswith(PREFIX)
-    return fingerprint.short(whole_fingerprint(content)) if ours else meaning(content, gpus, table)
+    return fingerprint_of(value, content, text, lambda theirs: meaning(theirs, gpus, table))
 
 
 def _by_hand(facts: NodeFacts, gpus: Gpus, seen: Pool) -> str:
@@ -221,7 +215,7 @@ def _by_hand(facts: NodeFacts, gpus: Gpus, seen: Pool) -> str:
     """
     if step_of(facts.node) or not seen.usable or not seen.devices:
         return ""
-    return key_of(entry(gpus, cuts_now(gpus, seen))).removeprefix(PREFIX)
+    return text(entry(gpus, cuts_now(gpus, seen)))
 
 
 def _complaint(node: Object, state: str | None) -> str:
