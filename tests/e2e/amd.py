@@ -45,11 +45,19 @@ class Amd(Vendor):
     DRIVER = DRIVER
     CONFIG = PROFILE
     STATE = STATE
+    TYPE = "AmdDcm"
+    COMPONENT = "amd-dcm"
+    GRANTED = "gpupartition-amd"
+    NAMESPACES = ("kube-amd-gpu", "k8s-gpu-dra-driver")
 
     config_map: str = "config-manager-config"
     config_manager: str = "default-device-config-manager"
     plugin: str = "k8s-gpu-dra-driver-kubeletplugin"
     exporter: str = "default-metrics-exporter"
+
+    @property
+    def agent(self) -> tuple[str, str]:
+        return "configManager", self.config_manager
 
     async def nodes(self, *gpus: str, config: str | None = None) -> list[str]:
         """Make a node for each of these, such as "8x AMD_Instinct_MI300X_OAM", and wait until its GPUs are announced."""

@@ -47,10 +47,18 @@ class Nvidia(Vendor):
     DRIVER = DRIVER
     CONFIG = CONFIG
     STATE = STATE
+    TYPE = "NvidiaMig"
+    COMPONENT = "nvidia-mig"
+    GRANTED = "gpupartition-mig"
+    NAMESPACES = ("gpu-operator", "dra-driver-nvidia-gpu")
 
     config_map: str = "mig-parted-config"
     mig_manager: str = "nvidia-mig-manager"
     plugin: str = "dra-driver-nvidia-gpu-kubelet-plugin"
+
+    @property
+    def agent(self) -> tuple[str, str]:
+        return "migManager", self.mig_manager
 
     async def nodes(self, *gpus: str, config: str | None = "all-disabled") -> list[str]:
         """Make a node for each of these, such as "8x NVIDIA H100 80GB HBM3", and wait until its GPUs are announced.

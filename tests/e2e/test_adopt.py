@@ -145,7 +145,7 @@ async def test_nodes_that_were_cut_by_mig_by_hand_are_adopted_as_they_are_and_ro
         await software.restart(node, software.plugin)
     await mig.driver(cluster, software)
     await without_driver(cluster)
-    where = mig.Site(cluster=cluster, nvidia=software, nodes=[cut, whole])
+    where = mig.Site(cluster=cluster, software=software, nodes=[cut, whole])
     await where.announces(cut, _3g_40gb=2 * 2)
 
     answer = await adopt(cluster, "--fail-on=left-out")
@@ -197,7 +197,7 @@ async def by_nvidia_smi(cluster: Cluster, *, nodes: tuple[tuple[str, str | None]
         await software.by_hand(name, ["3g.40gb@0", "3g.40gb@4"])
     await mig.driver(cluster, software)
     await without_driver(cluster)
-    where = mig.Site(cluster=cluster, nvidia=software, nodes=names)
+    where = mig.Site(cluster=cluster, software=software, nodes=names)
     for name in names:
         await where.announces(name, _3g_40gb=2)
     return where
@@ -226,7 +226,7 @@ async def test_nodes_cut_with_nvidia_smi_are_adopted_without_a_label_and_rolled_
     await cluster.client.delete(PODS, "works", namespace=user)
     await cluster.gone(PODS, "works", namespace=user)
     before = await where.announced(node)
-    await where.nvidia.faults(node, f"apply-fails=cleared@config={key_of(nvidia.every({'1g.10gb': 7}))}")
+    await where.software.faults(node, f"apply-fails=cleared@config={key_of(nvidia.every({'1g.10gb': 7}))}")
     await cluster.client.patch(POLICIES, name, {"spec": {"layouts": [mig.profiles(("1g.10gb", 7))]}})
     await stalled(cluster, name, "RolledBack", within=60)
     await at_rest(cluster)
@@ -265,7 +265,7 @@ async def test_a_node_cut_behind_the_back_of_its_label_is_observed_and_enforcing
 
     assert answer.code == 0
     assert answer.errors.startswith(
-        f"only observed: {node}: all-disabled is assigned to them, which says something else"
+        f"only observed: {node}: all-disabled is assigned to them, which does not say what they publish"
     )
     ((name, spec),) = policies(answer).items()
     assert spec["mode"] == "Observe"
@@ -284,7 +284,7 @@ async def test_a_node_cut_behind_the_back_of_its_label_is_observed_and_enforcing
     await at_rest(cluster)
     assert await where.assigned(node) == key_of(nvidia.every({"3g.40gb": 2}))
     assert (await cluster.running("works", namespace=user))["metadata"]["uid"] == pod["metadata"]["uid"]
-    assert await where.nvidia.hardware(node) == [["3g.40gb@0", "3g.40gb@4"]]
+    assert await where.software.hardware(node) == [["3g.40gb@0", "3g.40gb@4"]]
 
 
 async def test_modes_that_were_set_with_amd_smi_are_adopted_and_there_again_after_a_reboot(cluster: Cluster) -> None:

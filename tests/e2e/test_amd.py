@@ -126,15 +126,15 @@ async def test_a_layout_of_another_policy_waits_until_no_node_is_being_changed(c
     first, second = where.nodes
     for node, group in ((first, "a"), (second, "b")):
         await cluster.client.patch(NODES, node, {"metadata": {"labels": {"group": group}}})
-    await where.amd.faults(first, "wedged=before")
+    await where.software.faults(first, "wedged=before")
     await apply(cluster, policy(POLICY, cluster.name, EIGHTHS, selector={"group": "a"}))
     await reaches(cluster, first, "Applying")
     before = await where.profiles()
     await apply(cluster, policy("later", cluster.name, QUARTERS, selector={"group": "b"}))
     await said(cluster, "later", "Ready", "False", "ConfigWaits")
     assert await where.profiles() == before
-    await where.amd.faults(first, None)
-    await where.amd.restart(first, where.amd.config_manager)  # it begins again with what the label says
+    await where.software.faults(first, None)
+    await where.software.restart(first, where.software.config_manager)  # it begins again with what the label says
     await ready(cluster, POLICY, within=60)
     await ready(cluster, "later", within=60)
     await where.announces(first, cpx_nps1=16)
@@ -186,7 +186,7 @@ async def test_a_node_of_which_a_gpu_refuses_gets_its_former_modes_back(cluster:
     node, before = where.nodes[0], await where.assigned(where.nodes[0])
     await where.wants(QUARTERS)
     new = await eventually(lambda: target(where, not_=before))
-    await where.amd.faults(node, f"gpu-fails=1@config={new}")
+    await where.software.faults(node, f"gpu-fails=1@config={new}")
     body = await stalled(cluster, POLICY, "RolledBack")
     assert "tries again each minute" in str(body)
     await at_rest(cluster)
@@ -197,10 +197,10 @@ async def test_a_node_of_which_a_gpu_refuses_gets_its_former_modes_back(cluster:
 async def test_a_failure_that_ends_by_itself_is_no_failure(cluster: Cluster) -> None:
     where = await site(cluster, TWO)
     node = where.nodes[0]
-    await where.amd.faults(node, "in-use=0")
+    await where.software.faults(node, "in-use=0")
     await where.wants(EIGHTHS)
-    await where.amd.becomes(node, "failure")
-    await where.amd.faults(node, None)
+    await where.software.becomes(node, "failure")
+    await where.software.faults(node, None)
     await ready(cluster, POLICY, within=60)
     await where.announces(node, cpx_nps1=16)
 
@@ -209,8 +209,8 @@ async def test_a_stale_success_is_not_taken_for_the_answer(cluster: Cluster) -> 
     where = await site(cluster, TWO)
     await where.gets(EIGHTHS)
     node = where.nodes[0]
-    assert (await where.amd.labels(node))[STATE] == "success"
-    await where.amd.faults(node, "slow-apply=3")
+    assert (await where.software.labels(node))[STATE] == "success"
+    await where.software.faults(node, "slow-apply=3")
     async with Watcher(cluster) as history:
         await where.gets(QUARTERS)
     assert history.phases(node)[-7:] == ONCE
@@ -220,7 +220,7 @@ async def test_a_stale_success_is_not_taken_for_the_answer(cluster: Cluster) -> 
 async def test_a_state_that_lies_is_not_believed(cluster: Cluster) -> None:
     where = await site(cluster, TWO, verifying=3)
     node = where.nodes[0]
-    await where.amd.faults(node, "wrong-state=success")
+    await where.software.faults(node, "wrong-state=success")
     await where.wants(EIGHTHS)
     await stalled(cluster, POLICY, "RolledBack")
     await where.announces(node, spx_nps1=2)
@@ -228,7 +228,7 @@ async def test_a_state_that_lies_is_not_believed(cluster: Cluster) -> None:
 
 async def test_a_manager_of_a_later_release_says_first_that_it_works(cluster: Cluster) -> None:
     where = await site(cluster, TWO)
-    await where.amd.faults(where.nodes[0], "newer-dcm")
+    await where.software.faults(where.nodes[0], "newer-dcm")
     await where.gets(NEAR)
     await where.announces(where.nodes[0], cpx_nps4=16)
 
@@ -245,14 +245,12 @@ async def test_a_node_that_lost_its_modes_in_a_reboot_is_opened_when_they_are_pu
     await where.announces(node, cpx_nps1=16)
 
 
-async def test_a_node_that_loses_a_gpu_midway_gets_its_modes_on_the_others_once_it_is_back(cluster: Cluster) -> None:
-    where = await site(cluster, f"3x {MI300X}", verifying=6, start_anew=2)
+async def test_a_node_that_loses_a_gpu_midway_gets_its_modes_on_the_others(cluster: Cluster) -> None:
+    where = await site(cluster, f"3x {MI300X}", applying_dcm=8, verifying=6, start_anew=2)
     node = where.nodes[0]
     await where.gets(EIGHTHS)
-    await where.amd.faults(node, "gpu-gone=1")  # its plugin has not noticed
+    await where.software.faults(node, "gpu-gone=1")  # its plugin has not noticed
     await where.wants(QUARTERS)
-    await where.amd.becomes(node, "failure")
-    await where.amd.restart(node, where.amd.plugin)  # as a reboot would
     body = await ready(cluster, POLICY, within=90)
     await at_rest(cluster)
     assert f"1 without all of their GPUs: {node}" in str(body)
@@ -272,7 +270,7 @@ async def test_where_the_dra_driver_cuts_gpus_itself_nothing_is_done(cluster: Cl
 async def test_a_file_that_stops_services_is_refused(cluster: Cluster) -> None:
     where = await site(cluster, TWO)
     text = '{"gpu-config-profiles": {}, "gpuClientSystemdServices": {"names": ["gpuagent"]}}'
-    about = where.amd
+    about = where.software
     await cluster.client.patch(
         CONFIG_MAPS, about.config_map, {"data": {"config.json": text}}, namespace=about.operator_namespace
     )

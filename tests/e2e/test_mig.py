@@ -38,9 +38,7 @@ MIXED = profiles("3g.40gb", "2g.20gb", ("1g.10gb", 2))
 
 async def entries(where: Site) -> set[str]:
     """The layouts in mig-manager's file."""
-    nvidia = where.nvidia
-    found = await where.cluster.client.get(CONFIG_MAPS, nvidia.config_map, namespace=nvidia.operator_namespace)
-    return set(yaml.safe_load(found["data"]["config.yaml"])["mig-configs"])
+    return set(yaml.safe_load((await where.file())["data"]["config.yaml"])["mig-configs"])
 
 
 async def test_nodes_are_cut_and_cut_otherwise_and_made_whole_again(cluster: Cluster) -> None:
@@ -78,6 +76,15 @@ async def test_gpus_of_a_node_are_cut_each_in_its_own_way_and_some_are_kept(clus
         {"name": "rest", "match": {"all": True}, "type": "Keep"},
     )
     await where.announces(where.nodes[0], _7g_80gb=1, whole=2, _1g_5gb=2, _2g_10gb=1, _3g_20gb=1)
+
+
+async def test_gpus_of_other_kinds_are_cut_too_and_of_several_on_a_node(cluster: Cluster) -> None:
+    where = await site(cluster, "1x NVIDIA A30", "2x NVIDIA H200", f"1x {A100}, 1x NVIDIA A30")
+    await where.gets(profiles("all-balanced"), maxUnavailable="100%")
+    small, large, mixed = where.nodes
+    await where.announces(small, _1g_6gb=2, _2g_12gb=1)
+    await where.announces(large, _1g_18gb=4, _2g_35gb=2, _3g_71gb=2)
+    await where.announces(mixed, _1g_6gb=2, _2g_12gb=1, _1g_5gb=2, _2g_10gb=1, _3g_20gb=1)
 
 
 async def test_who_holds_a_partition_of_a_gpu_that_stays_as_it_is_notices_nothing(cluster: Cluster) -> None:
@@ -142,7 +149,7 @@ async def test_an_installation_that_would_not_work_is_said_before_anything_is_wr
 async def test_a_file_that_somebody_deletes_is_made_anew(cluster: Cluster) -> None:
     where = await site(cluster, f"1x {H100}")
     await where.gets(SEVENTHS)
-    await cluster.client.delete(CONFIG_MAPS, where.nvidia.config_map, namespace=where.nvidia.operator_namespace)
+    await cluster.client.delete(CONFIG_MAPS, where.software.config_map, namespace=where.software.operator_namespace)
     await where.gets(MIXED)
     await where.announces(where.nodes[0], _3g_40gb=1, _2g_20gb=1, _1g_10gb=2)
     assert {"all-disabled", "all-enabled", await where.assigned(where.nodes[0])} <= await entries(where)
@@ -172,7 +179,7 @@ async def test_a_plan_names_the_partitions_that_come_and_the_gpus_that_go(cluste
     (row,) = foreseen.nodes.values()
     assert (row["change"], row["lost"]) == ("Repartition", ["gpu-0"])
     await where.gets(MIXED)
-    assert sorted(row["gained"]) == sorted(await where.nvidia.devices(where.nodes[0]))
+    assert sorted(row["gained"]) == sorted(await where.software.devices(where.nodes[0]))
 
 
 async def test_gpus_that_somebody_cut_by_hand_are_cut_again_as_they_were_verified(cluster: Cluster) -> None:
@@ -180,7 +187,7 @@ async def test_gpus_that_somebody_cut_by_hand_are_cut_again_as_they_were_verifie
     await where.gets(SEVENTHS)
     node, label = where.nodes[0], await where.assigned(where.nodes[0])
     async with Watcher(cluster) as history:
-        await where.nvidia.by_hand(node, ["7g.80gb@0"])
+        await where.software.by_hand(node, ["7g.80gb@0"])
         await history.saw(NODE_STATES, node, phase="Verifying")
         await reaches(cluster, node, "UpToDate")
     await where.announces(node, _1g_10gb=7)
@@ -219,7 +226,7 @@ async def test_a_node_that_lost_its_partitions_to_a_failure_gets_its_former_ones
     node, before = where.nodes[0], await where.assigned(where.nodes[0])
     await where.wants(MIXED)
     new = await eventually(lambda: target(where, not_=before))
-    await where.nvidia.faults(node, f"apply-fails=cleared@config={new}")
+    await where.software.faults(node, f"apply-fails=cleared@config={new}")
     await stalled(cluster, POLICY, "RolledBack")
     await at_rest(cluster)
     assert await where.assigned(node) == before
@@ -239,7 +246,7 @@ async def test_a_gpu_that_a_process_outside_of_kubernetes_has_open_keeps_its_cut
 ) -> None:
     where = await site(cluster, f"2x {H100}")
     node = where.nodes[0]
-    await where.nvidia.faults(node, "in-use=0,leaves-paused")
+    await where.software.faults(node, "in-use=0,leaves-paused")
     await where.wants(SEVENTHS)
     body = await stalled(cluster, POLICY, "RolledBack")
     (failed,) = body["status"]["failedNodes"]
@@ -248,7 +255,7 @@ async def test_a_gpu_that_a_process_outside_of_kubernetes_has_open_keeps_its_cut
     assert "has paused nvidia.com/gpu.deploy.dcgm" in failed["message"]
     await at_rest(cluster)
     await where.announces(node, whole=2)
-    await where.nvidia.faults(node, None)
+    await where.software.faults(node, None)
     await annotate(cluster, POLICIES, POLICY, retry="the process has ended")
     await ready(cluster, POLICY, within=60)
     await where.announces(node, _1g_10gb=14)
@@ -276,10 +283,10 @@ async def test_a_label_that_a_clouds_own_agent_writes_again_is_left_to_it_and_it
 async def test_a_mig_manager_that_has_an_old_copy_of_the_file_is_replaced_and_told_again(cluster: Cluster) -> None:
     where = await site(cluster, f"1x {H100}")
     node = where.nodes[0]
-    await where.nvidia.faults(node, "stale-mount")
-    (before,) = await where.nvidia.pods(node, where.nvidia.mig_manager)
+    await where.software.faults(node, "stale-mount")
+    (before,) = await where.software.pods(node, where.software.mig_manager)
     await where.gets(SEVENTHS)
-    (after,) = await where.nvidia.pods(node, where.nvidia.mig_manager)
+    (after,) = await where.software.pods(node, where.software.mig_manager)
     assert after["metadata"]["uid"] != before["metadata"]["uid"]
     await where.announces(node, _1g_10gb=7)
 
@@ -288,10 +295,10 @@ async def test_a_mig_manager_that_has_an_old_copy_of_the_file_is_replaced_and_to
 async def test_a_mig_manager_that_never_answers_is_not_waited_for_for_ever(cluster: Cluster, wedged: str) -> None:
     where = await site(cluster, f"1x {H100}", applying_mig=5)
     node = where.nodes[0]
-    await where.nvidia.faults(node, f"wedged={wedged}")
+    await where.software.faults(node, f"wedged={wedged}")
     await where.wants(SEVENTHS)
     await reaches(cluster, node, "RollingBack")
-    await where.nvidia.faults(node, None)
+    await where.software.faults(node, None)
     await stalled(cluster, POLICY, "RolledBack")
     await where.announces(node, whole=1)
 
@@ -302,7 +309,7 @@ async def test_a_node_that_is_half_changed_is_brought_back_as_a_whole(cluster: C
     node, before = where.nodes[0], await where.assigned(where.nodes[0])
     await where.wants(MIXED)
     new = await eventually(lambda: target(where, not_=before))
-    await where.nvidia.faults(node, f"apply-fails=partly@config={new}")
+    await where.software.faults(node, f"apply-fails=partly@config={new}")
     await stalled(cluster, POLICY, "RolledBack")
     await where.announces(node, _1g_10gb=14)
 
@@ -310,7 +317,7 @@ async def test_a_node_that_is_half_changed_is_brought_back_as_a_whole(cluster: C
 async def test_a_whole_gpu_that_should_be_gone_is_seen(cluster: Cluster) -> None:
     where = await site(cluster, f"1x {H100}", verifying=3)
     node = where.nodes[0]
-    await where.nvidia.faults(node, "shows-whole")
+    await where.software.faults(node, "shows-whole")
     await where.wants(SEVENTHS)
     record = await reaches(cluster, node, "RollingBack")
     assert "1 are there that should be gone, such as gpu-0" in record["status"]["message"]
@@ -320,7 +327,7 @@ async def test_a_whole_gpu_that_should_be_gone_is_seen(cluster: Cluster) -> None
 
 async def test_slices_and_answers_that_come_late_are_waited_for(cluster: Cluster) -> None:
     where = await site(cluster, f"1x {H100}")
-    await where.nvidia.faults(where.nodes[0], "late-slices=3,late-state=2,slow-apply=2")
+    await where.software.faults(where.nodes[0], "late-slices=3,late-state=2,slow-apply=2")
     await where.gets(SEVENTHS)
     await where.announces(where.nodes[0], _1g_10gb=7)
 
@@ -328,7 +335,7 @@ async def test_slices_and_answers_that_come_late_are_waited_for(cluster: Cluster
 async def test_a_state_that_lies_is_not_believed(cluster: Cluster) -> None:
     where = await site(cluster, f"1x {H100}", verifying=3)
     node = where.nodes[0]
-    await where.nvidia.faults(node, "wrong-state=success")
+    await where.software.faults(node, "wrong-state=success")
     await where.wants(SEVENTHS)
     await stalled(cluster, POLICY, "RolledBack")
     await where.announces(node, whole=1)
@@ -338,11 +345,11 @@ async def test_a_node_that_failed_is_tried_again_when_somebody_asks(cluster: Clu
     where = await site(cluster, f"1x {H100}")
     node = where.nodes[0]
     await where.gets(MIXED)
-    await where.nvidia.faults(node, "apply-fails")
+    await where.software.faults(node, "apply-fails")
     await where.wants(SEVENTHS)
     await reaches(cluster, node, "Failed")
-    assert (await where.nvidia.labels(node))[STATE] == "failed"
-    await where.nvidia.faults(node, None)
+    assert (await where.software.labels(node))[STATE] == "failed"
+    await where.software.faults(node, None)
     await annotate(cluster, POLICIES, POLICY, retry="1")
     await ready(cluster, POLICY, within=60)
     await where.announces(node, _1g_10gb=7)
@@ -357,7 +364,7 @@ async def test_a_node_that_loses_a_gpu_midway_is_released_with_the_others_and_no
     async with Watcher(cluster) as history:
         await where.wants(MIXED)
         new = await eventually(lambda: target(where, not_=before))
-        await where.nvidia.faults(node, f"gpu-gone=1@config={new}")
+        await where.software.faults(node, f"gpu-gone=1@config={new}")
         body = await ready(cluster, POLICY, within=60)
         await at_rest(cluster)
     assert f"1 without all of their GPUs: {node}" in str(body)
@@ -377,12 +384,12 @@ async def test_a_node_that_failed_for_a_dead_gpu_gets_its_layout_on_the_others_a
     before = await where.assigned(node)
     await where.wants(MIXED)
     new = await eventually(lambda: target(where, not_=before))
-    await where.nvidia.faults(node, f"gpu-dies=1@config={new}")
+    await where.software.faults(node, f"gpu-dies=1@config={new}")
     await reaches(cluster, node, "Failed", within=60)
-    await where.nvidia.faults(node, "gpu-gone=1")  # after a reboot it is not found any more
+    await where.software.faults(node, "gpu-gone=1")  # after a reboot it is not found any more
     await cluster.kubelet_stops(node)
     await cluster.kubelet_starts(node, rebooted=True)
-    await where.nvidia.becomes(node, "success")
+    await where.software.becomes(node, "success")
     await annotate(cluster, POLICIES, POLICY, retry="1")
     body = await ready(cluster, POLICY, within=90)
     assert f"1 without all of their GPUs: {node}" in str(body)
@@ -399,14 +406,14 @@ async def test_a_node_that_lost_its_partitions_in_a_reboot_is_opened_when_they_a
     where = await site(cluster, f"1x {H100}", start_anew=3, not_ready=1)
     node = where.nodes[0]
     await where.gets(SEVENTHS)
-    (before,) = await where.nvidia.pods(node, where.nvidia.plugin)
+    (before,) = await where.software.pods(node, where.software.plugin)
     async with Watcher(cluster) as history:
         await cluster.kubelet_stops(node)
         await cluster.kubelet_starts(node, rebooted=True)
         await history.saw(NODE_STATES, node, phase="Verifying")
         await reaches(cluster, node, "UpToDate", within=60)
     await where.announces(node, _1g_10gb=7)
-    (after,) = await where.nvidia.pods(node, where.nvidia.plugin)
+    (after,) = await where.software.pods(node, where.software.plugin)
     assert after["metadata"]["uid"] != before["metadata"]["uid"]
     await at_rest(cluster)
 
@@ -415,7 +422,7 @@ async def test_where_gpus_cannot_be_reset_a_node_is_rebooted_if_the_driver_allow
     where = await site(cluster, f"1x {A100}", env={"WITH_REBOOT": "true"}, spec={"reboot": "Allow"}, applying_reboot=60)
     node = where.nodes[0]
     boot = (await cluster.client.get(NODES, node))["status"]["nodeInfo"]["bootID"]
-    await where.nvidia.faults(node, "no-reset")
+    await where.software.faults(node, "no-reset")
     await where.gets(profiles(("1g.5gb", 7)))
     await where.announces(node, _1g_5gb=7)
     assert (await cluster.client.get(NODES, node))["status"]["nodeInfo"]["bootID"] != boot
@@ -423,6 +430,6 @@ async def test_where_gpus_cannot_be_reset_a_node_is_rebooted_if_the_driver_allow
 
 async def test_profiles_of_another_release_of_the_driver_are_the_same_layout(cluster: Cluster) -> None:
     where = await site(cluster, f"1x {H100}")
-    await where.nvidia.faults(where.nodes[0], "other-names")
+    await where.software.faults(where.nodes[0], "other-names")
     await where.gets(profiles("7g.79gb"))
     await where.announces(where.nodes[0], _7g_79gb=1)

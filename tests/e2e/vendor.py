@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,7 +25,7 @@ Object = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vendor:
+class Vendor(ABC):
     """One test's install. Its nodes carry `pool: <name of the test>`."""
 
     DRIVER: ClassVar[str]
@@ -32,14 +33,28 @@ class Vendor:
     """Label of a node: how its GPUs are to be cut."""
     STATE: ClassVar[str]
     """Label of a node: how it went."""
+    TYPE: ClassVar[str]
+    """Of a GpuPartitionDriver over it."""
+    COMPONENT: ClassVar[str]
+    """Of the manifests: what the operator needs for it."""
+    GRANTED: ClassVar[str]
+    """The ConfigMap of layouts, as that calls it."""
+    NAMESPACES: ClassVar[tuple[str, str]]
+    """Where that has the program that cuts GPUs, and the DRA driver."""
 
     cluster: Cluster
     operator_namespace: str
     """Of the program that cuts GPUs, and of its ConfigMap."""
+    config_map: str
     driver_namespace: str
     """Of the DRA driver."""
     plugin: str
     """The DRA driver's DaemonSet."""
+
+    @property
+    @abstractmethod
+    def agent(self) -> tuple[str, str]:
+        """The field of a GpuPartitionDriver for the DaemonSet of the program that cuts GPUs, and its name."""
 
     async def select(self, node: str, config: str | None) -> None:
         """Flip the label; the old state goes in the same write."""
