@@ -65,7 +65,7 @@ def test_what_the_page_about_adoption_prints_is_taken_as_it_is(tmp_path: Path) -
     assert len(documents.read([str(tmp_path / "gpus.yaml")])) == 2
 
 
-@pytest.mark.parametrize("command", ["plan", "adopt"])
+@pytest.mark.parametrize("command", ["plan", "simulate", "adopt"])
 def test_options_that_the_page_about_a_command_names_are_its_own(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -38,8 +38,34 @@ class Document:
         return str(self.body["metadata"]["name"])
 
 
-def read(paths: Sequence[str], stdin: BinaryIO | None = None) -> list[Document]:
-    """All drivers and policies in these files (`-`: stdin). Raises Unusable with the mistakes in them; other kinds are counted on stderr."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kinds:
+    """What is looked for in files: the version of each kind, what is wrong with an object of it, by path, and what is `done` with it."""
+
+    versions: Mapping[str, str]
+    refused: Callable[[Object], list[tuple[str, str]]]
+    done: str
+    nothing: str
+    """What to say of files without any."""
+
+    def are_other(self, body: Any) -> bool:
+        """Whether it is an object that this is not about, such as those that stand beside a policy in what kustomize prints."""
+        if not isinstance(body, dict) or not isinstance(body.get("kind"), str):
+            return False
+        kind, group = body["kind"], str(body.get("apiVersion")).split("/")[0]
+        return kind == "GpuPartitionNodeState" or (kind not in self.versions and group != GROUP)
+
+
+OURS: Final = Kinds(
+    versions=dict.fromkeys(KINDS, API_VERSION),
+    refused=refused,
+    done="planned",
+    nothing="no GpuPartitionPolicy and no GpuPartitionDriver in there",
+)
+
+
+def read(paths: Sequence[str], stdin: BinaryIO | None = None, *, kinds: Kinds = OURS) -> list[Document]:
+    """All objects of these kinds in these files (`-`: stdin). Raises Unusable with the mistakes in them; other kinds are counted on stderr."""
     mistakes: list[str] = []
     found: list[Document] = []
     others: Counter[str] = Counter()
@@ -52,15 +78,15 @@ def read(paths: Sequence[str], stdin: BinaryIO | None = None) -> list[Document]:
             mistakes.append(f"{named}: {why}; name a file with a GpuPartitionPolicy, or - for stdin")
             continue
         for at, body in _objects(text, named, mistakes):
-            if _is_other(body):
+            if kinds.are_other(body):
                 others[body["kind"]] += 1
                 continue
-            document, wrong = _document(body, at)
+            document, wrong = _document(body, at, kinds)
             mistakes += wrong
             found += [document] if document else []
-    seen: dict[tuple[str, str], str] = {}
+    seen: dict[tuple[str, str, str], str] = {}
     for document in found:
-        key = document.kind, document.name
+        key = document.kind, document.body["metadata"].get("namespace", ""), document.name
         if key in seen:
             mistakes.append(
                 f"{document.at}: {document.kind} {document.name} is in {seen[key]} already; keep one of them"
@@ -72,11 +98,11 @@ def read(paths: Sequence[str], stdin: BinaryIO | None = None) -> list[Document]:
     passed_over = ", ".join(f"{count} {short(kind)}" for kind, count in sorted(others.items())[:MOST])
     if not found:
         raise Unusable(
-            f"{', '.join('stdin' if p == STDIN else p for p in paths)}: no GpuPartitionPolicy and no GpuPartitionDriver in there"
+            f"{', '.join('stdin' if p == STDIN else p for p in paths)}: {kinds.nothing}"
             + (passed_over and f", but {passed_over}")
         )
     if passed_over:
-        print(on_one_line(f"passed over, as nothing is planned for it: {passed_over}"), file=sys.stderr)  # noqa: T201
+        print(on_one_line(f"passed over, as nothing is {kinds.done} for it: {passed_over}"), file=sys.stderr)  # noqa: T201
     return found
 
 
@@ -118,28 +144,20 @@ def _flat(body: Any, at: str) -> Iterator[tuple[str, Any]]:
         yield at, body
 
 
-def _is_other(body: Any) -> bool:
-    """Whether it is an object that plans are not about, such as those that stand beside a policy in what kustomize prints."""
-    if not isinstance(body, dict) or not isinstance(body.get("kind"), str):
-        return False
-    kind, group = body["kind"], str(body.get("apiVersion")).split("/")[0]
-    return kind == "GpuPartitionNodeState" or (kind not in KINDS and group != GROUP)
-
-
-def _document(body: Any, at: str) -> tuple[Document | None, list[str]]:
+def _document(body: Any, at: str, kinds: Kinds) -> tuple[Document | None, list[str]]:
     if not isinstance(body, dict) or not isinstance(body.get("kind"), str):
         return None, [f"{at}: no Kubernetes object: it has no kind; write kind: GpuPartitionPolicy"]
     kind, version = body["kind"], body.get("apiVersion")
-    if kind not in KINDS:
-        return None, [f"{at}: kind {short(kind)} is none of {', '.join(sorted(KINDS))}"]
-    if version != API_VERSION:
-        return None, [f"{at}: apiVersion {short(str(version))} of {kind} is not known; write {API_VERSION}"]
+    if kind not in kinds.versions:
+        return None, [f"{at}: kind {short(kind)} is none of {', '.join(sorted(kinds.versions))}"]
+    if version != kinds.versions[kind]:
+        return None, [f"{at}: apiVersion {short(str(version))} of {kind} is not known; write {kinds.versions[kind]}"]
     sent = _sent(body)
     meta = sent.get("metadata")
     head = " ".join(
         [f"{at}: {kind}", *([short(str(meta["name"]))] if isinstance(meta, dict) and "name" in meta else ())]
     )
-    wrong = [": ".join(filter(None, (head, path, says))) for path, says in refused(sent)]
+    wrong = [": ".join(filter(None, (head, path, says))) for path, says in kinds.refused(sent)]
     return (None, wrong) if wrong else (Document(at=at, body=sent), [])
 
 

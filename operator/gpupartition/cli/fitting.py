@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
 from gpupartition.backends.foreseen import slices_after
 from gpupartition.cli.foresight import Foresight
 from gpupartition.cli.options import Unusable
-from gpupartition.controller.caches import OURS, trim
+from gpupartition.controller.caches import OURS, trim, trim_node
 from gpupartition.controller.intent import Driver
 from gpupartition.controller.probe import TAINT_RULES
 from gpupartition.domain.allocator.allocate import Allocator
@@ -24,8 +24,10 @@ from gpupartition.domain.pool import Pool
 from gpupartition.domain.prospect import Prospect, emptied, expected
 from gpupartition.kube import (
     DEVICE_CLASSES,
+    NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Client,
     Forbidden,
@@ -47,27 +49,34 @@ def until(seconds: float) -> Callable[[], bool]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Around:
-    """What of a cluster decides about devices, beside what a plan reads: all as the API has it."""
+class Sight:
+    """What of a cluster decides about devices, as the API has it: `slices` and `claims` are all that there are."""
 
+    nodes: Sequence[Object]
+    slices: Sequence[Object]
+    claims: Sequence[Object]
     classes: Sequence[Object]
     templates: Sequence[Object]
     rules: Sequence[Object]
-    elsewhere: Sequence[Object]
-    """Slices that belong to no one node."""
 
-    unplaced: Sequence[Object]
-    """Pods that are on no node yet."""
+    def without(self, claims: Collection[Key]) -> Sight:
+        """As if these claims were not there."""
+        return replace(self, claims=[claim for claim in self.claims if key_of(claim) not in claims])
 
 
-async def look_around(client: Client) -> Around:
-    """Read it. Raises ApiError."""
-    return Around(
+async def look(client: Client, seen: Foresight | None = None) -> Sight:
+    """Read it, but for what was `seen` already. Raises ApiError."""
+    elsewhere = "spec.nodeName=" if seen is not None else ""
+    slices = (await client.list(RESOURCE_SLICES, field_selector=elsewhere, keep=trim)).items
+    if seen is not None:
+        slices = [body for body in slices if not body["spec"].get("nodeName")]
+    return Sight(
+        nodes=list(seen.caches.nodes.values()) if seen else (await client.list(NODES, keep=trim_node)).items,
+        slices=[*(seen.caches.slices.values() if seen else ()), *slices],
+        claims=seen.claims if seen else (await client.list(RESOURCE_CLAIMS, keep=trim)).items,
         classes=(await client.list(DEVICE_CLASSES)).items,
         templates=(await client.list(RESOURCE_CLAIM_TEMPLATES)).items,
         rules=await _rules(client),
-        elsewhere=(await client.list(RESOURCE_SLICES, field_selector="spec.nodeName=", keep=_of_no_node)).items,
-        unplaced=(await client.list(PODS, field_selector="spec.nodeName=", keep=_unplaced)).items,
     )
 
 
@@ -78,10 +87,6 @@ async def _rules(client: Client) -> Sequence[Object]:
         except NotFound:
             continue
     return ()
-
-
-def _of_no_node(body: Object) -> Object | None:
-    return None if body["spec"].get("nodeName") else trim(body)
 
 
 def _unplaced(body: Object) -> Object | None:
@@ -117,13 +122,13 @@ async def foreseen_to_fit(client: Client, seen: Foresight, *, needed: bool) -> P
 
 async def prospect(client: Client, seen: Foresight, late: Callable[[], bool]) -> Prospect:
     """What will fit once these plans have come true. Raises ApiError."""
-    around = await look_around(client)
-    board = Board(seen, around)
-    desk = Desk(seen.claims, around.templates, around.classes)
+    sight = await look(client, seen)
+    unplaced = (await client.list(PODS, field_selector="spec.nodeName=", keep=_unplaced)).items
+    board = Board(sight, seen)
+    desk = Desk(sight.claims, sight.templates, sight.classes)
     harmed = board.harmed()
-    pods = await _pods(client, harmed)
-    asks, again = waiting(around.unplaced, seen.claims, desk), _restarts(harmed, pods, desk)
-    left = emptied(around.classes, board.slices, board.once_free_slices, late)
+    asks, again = waiting(unplaced, sight.claims, desk), _restarts(harmed, await _pods(client, harmed), desk)
+    left = emptied(sight.classes, sight.slices, board.once_free_slices, late)
     if not asks and not again:
         return Prospect(emptied=left)
     floors = board.now(), board.after(), board.once_free(harmed)
@@ -136,7 +141,8 @@ async def _pods(client: Client, claims: Iterable[Object]) -> Mapping[Key, Object
     wanted = {(key_of(claim)[0], pod["name"]): pod.get("uid") for claim in claims for pod in _users(claim)}
 
     def keep(body: Object) -> Object | None:
-        return _asking(body) if wanted.get(key_of(body)) == body["metadata"].get("uid") else None
+        key = key_of(body)
+        return _asking(body) if key in wanted and wanted[key] == body["metadata"].get("uid") else None
 
     found: dict[Key, Object] = {}
     for namespace in sorted({namespace for namespace, _ in wanted}):
@@ -164,35 +170,33 @@ def _restarts(claims: Iterable[Object], pods: Mapping[Key, Object], desk: Desk) 
 class Board:
     """The cluster's nodes and slices: now, after all waves, and once nothing is in the way of the plans any more."""
 
-    def __init__(self, seen: Foresight, around: Around) -> None:
-        self.slices: Final = [*seen.caches.slices.values(), *around.elsewhere]
-        self._seen, self._around = seen, around
-        self._nodes: Final = list(seen.caches.nodes.values())
-        drivers = {scope.driver.name: scope.driver for scope in seen.scopes}
+    def __init__(self, sight: Sight, seen: Foresight | None = None) -> None:
+        self._sight: Final = sight
+        drivers = {scope.driver.name: scope.driver for scope in seen.scopes} if seen else {}
         self._pools: Final[dict[Place, tuple[Driver, PoolPlan]]] = {
             (driver.driver_name, driver.backend.pool_name(driver.spec, pool.node)): (driver, pool)
-            for plan in seen.plans
+            for plan in (seen.plans if seen else ())
             for driver in (drivers[plan.driver],)
             for pool in plan.pools
             if pool.once_free is not pool.now
         }
         self._present: Final[dict[Place, list[Object]]] = {place: [] for place in self._pools}
-        for body in self.slices:
+        for body in sight.slices:
             if (place := _place(body)) in self._present:
                 self._present[place].append(body)
 
     def now(self) -> Floor:
         """As it is."""
-        return self._floor(self._nodes, self.slices, self._around.rules, self._seen.claims)
+        return self._floor(self._sight.nodes, self._sight.slices, self._sight.rules, self._sight.claims)
 
     def after(self) -> Floor:
         """After all waves: who is waited for has ended, and nodes that are blocked are as they are."""
-        return self._open(self._changed(_after), self._seen.claims, self._gone(_after))
+        return self._open(self._changed(_after), self._sight.claims, self._gone(_after))
 
     def once_free(self, ended: Sequence[Object]) -> Floor:
         """With every node changed, when those who have these claims have ended."""
         over = set(map(id, ended))
-        claims = [claim for claim in self._seen.claims if id(claim) not in over]
+        claims = [claim for claim in self._sight.claims if id(claim) not in over]
         return self._open(self.once_free_slices, claims, set())
 
     @cached_property
@@ -205,7 +209,7 @@ class Board:
         gone = self._gone(_once_free)
         return [
             claim
-            for claim in self._seen.claims
+            for claim in self._sight.claims
             if is_allocated(claim) and any(self._is_taken(_device(result), gone) for result in results_of(claim))
         ]
 
@@ -223,7 +227,7 @@ class Board:
                 changed.add(place)
                 present = self._present[place]
                 found += slices_after(driver.spec.type, *place, pool.node, now=pool.now, then=wanted, present=present)
-        return [body for body in self.slices if _place(body) not in changed] + found
+        return [body for body in self._sight.slices if _place(body) not in changed] + found
 
     def _gone(self, then: Callable[[PoolPlan], Pool]) -> set[DeviceId]:
         """Devices that a change takes away from whoever has them."""
@@ -235,14 +239,14 @@ class Board:
 
     def _open(self, slices: Iterable[Object], claims: Iterable[Object], gone: Collection[DeviceId]) -> Floor:
         """With what this operator keeps closed while it is at work opened again."""
-        rules = [rule for rule in self._around.rules if not _is_ours(rule)]
+        rules = [rule for rule in self._sight.rules if not _is_ours(rule)]
         held = (_without(claim, gone) for claim in claims) if gone else claims
-        return self._floor(map(_uncordoned, self._nodes), slices, rules, held)
+        return self._floor(map(_uncordoned, self._sight.nodes), slices, rules, held)
 
     def _floor(
         self, nodes: Iterable[Object], slices: Iterable[Object], rules: Iterable[Object], claims: Iterable[Object]
     ) -> Floor:
-        return Floor(nodes, Allocator(tainted(slices, rules), self._around.classes, Held.read(claims)))
+        return Floor(nodes, Allocator(tainted(slices, rules), self._sight.classes, Held.read(claims)))
 
 
 def _place(body: Object) -> Place:

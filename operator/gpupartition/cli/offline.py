@@ -23,7 +23,7 @@ KINDS: Final[Mapping[str, crd.Kind]] = {kind.kind: kind for kind in crd.KINDS if
 MOST: Final = 100  # things wrong with one object that are told: whoever has more goes on from there
 
 _TEXTS: Final = {"type": "object", "additionalProperties": {"type": "string"}}
-_METADATA: Final = {  # that the API server checks of every object, as far as anything is planned with it
+METADATA: Final = {  # that the API server checks of every object, as far as anything is planned with it
     "type": "object",
     "required": ["name"],
     "properties": {
@@ -58,13 +58,13 @@ def refused(body: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What is wrong with an object of one of KINDS, by path; MOST of it. Rules are asked only when the form is right, as they rely on it."""
     written = {name: value for name, value in body.items() if name != "status"}  # which only the operator writes
     schema = _schema(body["kind"])
-    return list(islice(_misshapen(written, schema, ""), MOST)) or list(_against_rules(written, schema, ""))
+    return list(islice(misshapen(written, schema, ""), MOST)) or list(_against_rules(written, schema, ""))
 
 
 @lru_cache
 def _schema(kind: str) -> Schema:
     whole: Schema = crd.crd(KINDS[kind])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    return {**whole, "required": ["metadata", "spec"], "properties": {**whole["properties"], "metadata": _METADATA}}
+    return {**whole, "required": ["metadata", "spec"], "properties": {**whole["properties"], "metadata": METADATA}}
 
 
 def _below(value: Any, schema: Schema, at: str) -> Iterator[tuple[Any, Schema, str]]:
@@ -78,7 +78,8 @@ def _below(value: Any, schema: Schema, at: str) -> Iterator[tuple[Any, Schema, s
         yield from ((each, field, f"{at}[{place}]") for place, each in enumerate(value))
 
 
-def _misshapen(value: Any, schema: Schema, at: str) -> Found:
+def misshapen(value: Any, schema: Schema, at: str) -> Found:
+    """What of a value is not as the schema has it, by path."""
     types, wanted = _TYPES[schema.get("type", "int-or-string")]
     if type(value) not in types:
         yield at, f"write {wanted}{_shown(value)}"
@@ -103,7 +104,7 @@ def _misshapen(value: Any, schema: Schema, at: str) -> Found:
             if name in names[:n]
         )
     for each in _below(value, schema, at):
-        yield from _misshapen(*each)
+        yield from misshapen(*each)
 
 
 def _wrong_members(value: Any, schema: Schema, at: str) -> Found:

@@ -39,21 +39,22 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Iterator[Line
 
 
 def _waiting(each: Expected) -> tuple[Cell, ...]:
-    return _who(each), _outcome(each.now), _outcome(each.after), each.after.why
+    return _who(each), outcome(each.now), outcome(each.after), each.after.why
 
 
 def _restart(each: Expected) -> tuple[Cell, ...]:
-    return _who(each), _outcome(each.after), each.after.why
+    return _who(each), outcome(each.after), each.after.why
 
 
 def _who(each: Expected) -> str:
     return f"{each.ask.kind} {each.ask}"
 
 
-def _outcome(outcome: Outcome | None) -> Cell:
-    if outcome is None:
+def outcome(found: Outcome | None) -> Cell:
+    """The node on which it fits, or what else comes of it."""
+    if found is None:
         return ""
-    return Span(outcome.node if outcome.fits is Fits.YES else str(outcome.fits), _STYLES[outcome.fits])
+    return Span(found.node if found.fits is Fits.YES else str(found.fits), _STYLES[found.fits])
 
 
 def _class(fits: Fits) -> Cell:
@@ -77,14 +78,15 @@ def as_data(found: Prospect) -> dict[str, Any]:
 def _data(each: Expected) -> dict[str, Any]:
     ask = each.ask
     told = {"kind": ask.kind, "namespace": ask.namespace, "name": ask.name, "worse": each.worse}
-    now = {"now": _outcome_data(each.now)} if each.now is not None else {}
-    return {**told, **now, "after": _outcome_data(each.after)}
+    now = {"now": outcome_data(each.now)} if each.now is not None else {}
+    return {**told, **now, "after": outcome_data(each.after)}
 
 
-def _outcome_data(outcome: Outcome) -> dict[str, Any]:
+def outcome_data(found: Outcome) -> dict[str, Any]:
+    """Where and with what it fits, or why not."""
     return {
-        "fits": str(outcome.fits),
-        "node": outcome.node,
-        "devices": [dict(zip(("driver", "pool", "device"), device, strict=True)) for device in outcome.devices],
-        "why": outcome.why,
+        "fits": str(found.fits),
+        "node": found.node,
+        "devices": [dict(zip(("driver", "pool", "device"), device, strict=True)) for device in found.devices],
+        "why": found.why,
     }

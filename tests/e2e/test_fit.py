@@ -1,0 +1,130 @@
+"""What will fit: what is said beforehand is what the real scheduler does afterwards, and it takes no right to write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.e2e.harness import eventually
+from tests.e2e.rollout import Site, apply, equal, operator, policy, ready, site, whole
+from tests.e2e.shell import PLANNER, Answer, account_of, gpupartition
+
+from gpupartition.kube import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
+
+if TYPE_CHECKING:
+    from tests.e2e.harness import Cluster
+
+    from gpupartition.kube import Object
+
+POLICY: Final = "inference"
+FOUND: Final = 3
+
+
+def smaller_than(where: Site, memory: str) -> str:
+    return f'device.capacity["{where.base.driver}"].memory.isLessThan(quantity("{memory}"))'
+
+
+def by_name(told: Any) -> dict[str, Any]:
+    return {each["name"]: each for each in told}
+
+
+async def planned(cluster: Cluster, body: Object, *more: str) -> Answer:
+    kubeconfig = await account_of(cluster, PLANNER)
+    return await gpupartition(cluster, "plan", "-f", "-", "-o", "json", *more, stdin=body, kubeconfig=kubeconfig)
+
+
+async def unschedulable(cluster: Cluster, name: str, namespace: str) -> None:
+    """Wait until the scheduler has said of a pod that no node has what it needs."""
+
+    async def said() -> None:
+        pod = await cluster.client.get(PODS, name, namespace=namespace)
+        conditions = {each["type"]: each for each in pod.get("status", {}).get("conditions", ())}
+        assert conditions.get("PodScheduled", {}).get("reason") == "Unschedulable", pod["status"]
+
+    async def look() -> bool:
+        await said()
+        return True
+
+    await eventually(look)
+
+
+async def devices_of(cluster: Cluster, pod: str, namespace: str) -> list[tuple[str, str]]:
+    """Pool and name of the devices that a pod's claim has."""
+    claims = (await cluster.client.list(RESOURCE_CLAIMS, namespace=namespace)).items
+    return [
+        (result["pool"], result["device"])
+        for claim in claims
+        if any(user["name"] == pod for user in claim.get("status", {}).get("reservedFor", ()))
+        for result in claim["status"]["allocation"]["devices"]["results"]
+    ]
+
+
+async def test_who_is_said_to_fit_after_a_change_runs_then_and_who_is_not_does_not(cluster: Cluster) -> None:
+    where = await site(cluster, 2)
+    user, node = where.user, where.nodes[1]
+    driver = where.base.driver
+    half, tiny = smaller_than(where, "50Gi"), smaller_than(where, "1Gi")
+    await cluster.holder("half", namespace=user, node=node, device_class=driver, cel=half)
+    await cluster.holder("tiny", namespace=user, device_class=driver, cel=tiny)
+    for pod in ("half", "tiny"):
+        await unschedulable(cluster, pod, user)
+    body = policy(POLICY, where.driver, equal(2))
+
+    answer = await planned(cluster, body, "--fail-on=unschedulable")
+    told = by_name(answer.data["fit"]["pending"])
+    assert {name: (each["now"]["fits"], each["after"]["fits"]) for name, each in told.items()} == {
+        "half": ("DoesNotFit", "Fits"),
+        "tiny": ("DoesNotFit", "DoesNotFit"),
+    }
+    assert told["half"]["after"]["node"] == node
+    asked = cluster.audit(user=f"system:serviceaccount:{cluster.name}-planner:planner")
+    assert {each["verb"] for each in asked} <= {"get", "list"}
+    assert {each["responseStatus"]["code"] for each in asked} == {200}
+
+    await operator(cluster)
+    await apply(cluster, body)
+    await ready(cluster, POLICY)
+    await cluster.running("half", namespace=user)
+    foretold = [(each["pool"], each["device"]) for each in told["half"]["after"]["devices"]]
+    assert await devices_of(cluster, "half", user) == foretold
+    await unschedulable(cluster, "tiny", user)
+    assert (await cluster.client.get(PODS, "tiny", namespace=user))["status"]["phase"] == "Pending"
+
+
+async def test_a_workload_whose_next_start_is_said_to_find_nothing_finds_nothing(cluster: Cluster) -> None:
+    where = await site(cluster, 2, env={"GPU_PARTITIONS": "2"})
+    user = where.user
+    half = smaller_than(where, "50Gi")
+    by_class = {"selectors": [{"cel": {"expression": f"device.driver == '{where.base.driver}' && {half}"}}]}
+    name = f"{cluster.name}-half"
+    kind = {"apiVersion": DEVICE_CLASSES.api_version, "kind": "DeviceClass", "metadata": {"name": name}}
+    await cluster.create(DEVICE_CLASSES, kind | {"spec": by_class})
+    await cluster.holder("loses", namespace=user, node=where.nodes[0], device_class=name)
+    await cluster.holder("keeps", namespace=user, node=where.nodes[1], device_class=where.base.driver)
+    for pod in ("loses", "keeps"):
+        await cluster.running(pod, namespace=user)
+    body = policy(POLICY, where.driver, whole())
+
+    answer = await planned(cluster, body, "--fail-on=unschedulable")
+    assert answer.code == FOUND, answer.errors
+    assert "found: unschedulable" in answer.errors
+    planned_fit = await planned_again(cluster, body)
+    assert {n: each["after"]["fits"] for n, each in by_name(planned_fit["restarts"]).items()} == {
+        "loses": "DoesNotFit",
+        "keeps": "Fits",
+    }
+    assert planned_fit["deviceClasses"] == [{"name": name, "after": "DoesNotFit"}]
+
+    await operator(cluster)
+    await apply(cluster, body)
+    for pod, device_class, node in (("loses", name, 0), ("keeps", where.base.driver, 1)):
+        await cluster.client.delete(PODS, pod, namespace=user)
+        await cluster.gone(PODS, pod, namespace=user)
+        await cluster.published(8, node=where.nodes[node], driver=where.base.driver)
+        await cluster.holder(f"{pod}-again", namespace=user, node=where.nodes[node], device_class=device_class)
+    await ready(cluster, POLICY)
+    await cluster.running("keeps-again", namespace=user)
+    await unschedulable(cluster, "loses-again", user)
+
+
+async def planned_again(cluster: Cluster, body: Object) -> Any:
+    return (await gpupartition(cluster, "plan", "-f", "-", "-o", "json", stdin=body)).data["fit"]
