@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,7 +10,8 @@ from testbed.controlplane import ControlPlane, Shape
 from tests.e2e import harness
 from tests.e2e.harness import DRIVERS, NODE_STATES, eventually
 from tests.e2e.publishing import FULL, PART, POLICY, gpus, nothing_is_ever_sold_twice, site
-from tests.e2e.rollout import Watcher, at_rest, equal, reaches, ready, said
+from tests.e2e.rollout import Watcher, at_rest, equal, policy, reaches, ready, said
+from tests.e2e.shell import gpupartition
 from tests.e2e.test_crash import killed_in
 
 from gpupartition.kube import DEVICE_TAINT_RULES
@@ -38,11 +40,15 @@ async def test_halves_become_quarters_under_their_users_as_far_as_the_counters_a
     for name, cel in HOLDERS.items():
         await users.ask(name, cel)
     had = {name: await users.allocation(name) for name in HOLDERS}
+    quarters = [f"quarter-{number}" for number in range(18)]
+    for name in quarters:  # 3 whole GPUs, and a half of each of two
+        await users.ask(name, "mine.profile == '1of4'")
     async with Watcher(cluster) as history:
+        policy_of_quarters = policy(POLICY, own.driver, equal(4))
+        plan = await gpupartition(cluster, "plan", "-f", "-", "-o", "json", stdin=policy_of_quarters)
+        assert Counter(each["after"]["fits"] for each in plan.data["fit"]["pending"]) == {"Fits": 16, "DoesNotFit": 2}
+        assert plan.nodes[own.nodes[0]]["change"] == "Live"
         await own.gets(equal(4))
-        quarters = [f"quarter-{number}" for number in range(18)]
-        for name in quarters:  # 3 whole GPUs, and a half of each of two
-            await users.ask(name, "mine.profile == '1of4'")
         given = {await users.device(name) for name in quarters[:16]}
         assert len(given) == 16
         for name in quarters[16:]:

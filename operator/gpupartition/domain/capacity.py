@@ -24,13 +24,15 @@ def profile_of(device: Device) -> str:
 
 
 def stock_of(slices: Iterable[Mapping[str, Any]], claims: Iterable[Mapping[str, Any]], *, driver: str) -> Stock:
-    """Count published devices and those that some claim has. A shared device counts once."""
+    """Count published devices and those that some claim has, but for retired ones. A shared device counts once."""
     there: Counter[str] = Counter()
     profiles: dict[tuple[str, str], str] = {}
     for body in slices:
-        for device in body["spec"].get("devices", ()):
-            profile = profile_of(read_device(device))
-            profiles[body["spec"]["pool"]["name"], device["name"]] = profile
+        for device in map(read_device, body["spec"].get("devices", ())):
+            if device.retired:
+                continue
+            profile = profile_of(device)
+            profiles[body["spec"]["pool"]["name"], device.name] = profile
             there[profile] += 1
     taken = {
         (result["pool"], result["device"])

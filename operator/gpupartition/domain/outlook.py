@@ -54,7 +54,7 @@ def sentence(plan: Plan) -> str:
     classes = Counter(n.change for n in changing if n.change != "None")
     parts = [f"{plan.changing} of {len(plan.nodes)} nodes would change"]
     if classes:
-        parts[0] += f" ({', '.join(f'{classes[c]} {c}' for c in ('Repartition', 'Restart') if classes[c])})"
+        parts[0] += f" ({', '.join(f'{classes[c]} {c}' for c in ('Repartition', 'Live', 'Restart') if classes[c])})"
     waves = len({n.wave for n in plan.nodes if n.wave})
     if waves:
         parts[0] += f", in {waves} wave{'s' if waves > 1 else ''}"

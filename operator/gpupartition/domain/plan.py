@@ -102,7 +102,7 @@ class NodePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPlan:
-    """What a node publishes now, after all waves, and once nothing is in its way any more."""
+    """What a node publishes now, after all waves (with what is retired then), and once nothing is in its way any more."""
 
     node: str
     now: Pool
@@ -254,8 +254,10 @@ class _Course:
     def _pool(self, node: Candidate, fate: Fate | None) -> PoolPlan:
         """What becomes of what it publishes."""
         now, wanted = node.world.observed.pool, node.world.wanted
-        after = wanted.pool if wanted is not None and node.name in self._done else now
-        last = wanted.pool if wanted is not None and fate in CHANGING else after
+        after = now
+        if wanted is not None and node.name in self._done:
+            after = wanted.pool.beside(retired(self._arrived.get(node.name, node.state)))
+        last = wanted.pool if wanted is not None and fate in CHANGING else after.without_retired()[0]
         return PoolPlan(node=node.name, now=now, after=after, once_free=last)
 
     def _row(self, node: Candidate, stop: str) -> NodePlan:
