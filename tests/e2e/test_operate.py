@@ -68,7 +68,7 @@ async def test_a_policy_is_paused_beside_its_spec_and_resumed_by_whoever_is_on_d
     assert "is paused already" in again.out
     somebody = await gpp(cluster, "pause", name, "--reason", "another one")
     assert (somebody.code, somebody.out) == (1, "")
-    assert somebody.errors.startswith(f"error: {name} is paused: {REASON} (by {account}"), somebody
+    assert somebody.errors.startswith(f"error: {name}: it is paused: {REASON} (by {account}"), somebody
     resumed = await gpp(cluster, "resume", name, kubeconfig=me)
     assert resumed.out.startswith(f"{name}: resumed; it was paused: {REASON}"), resumed
     await rollout.ready(cluster, name)
@@ -182,4 +182,4 @@ async def test_two_people_who_pause_at_once_do_not_overwrite_each_other_unseen(c
     assert sorted(each.code for each in answers) == [0, 1]
     (loser,) = [each for each in answers if each.code]
     notes = (await cluster.client.get(POLICIES, cluster.name))["metadata"]["annotations"]
-    assert f"is paused: {notes[f'{GROUP}/paused-reason']} (by {notes[f'{GROUP}/paused-by']})" in loser.errors
+    assert f"it is paused: {notes[f'{GROUP}/paused-reason']} (by {notes[f'{GROUP}/paused-by']})" in loser.errors

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -174,3 +176,12 @@ def test_what_has_no_time_is_left_out(time: str | None) -> None:
 
 def test_events_of_others_about_others_are_nothing() -> None:
     assert of_event(event("Pod", "job-7", "Scheduled", "assigned to node-1")) is None
+
+
+def test_the_reference_names_every_reason_of_an_event() -> None:
+    root = Path(__file__).parents[2]
+    source = (root / "operator/gpupartition/controller/events.py").read_text(encoding="utf-8")
+    posted = {reason for reason in re.findall(r'"(Gpu\w+)"', source) if not reason.startswith("GpuPartition")}
+    page = (root / "docs/reference.md").read_text(encoding="utf-8").split("## Events")[1].split("\n## ")[0]
+    assert posted == set(re.findall(r"^\| `(Gpu\w+)`", page, re.MULTILINE))
+    assert "| `Node` and a phase" in page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import json
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -18,7 +19,7 @@ from gpupartition.cli.options import Unusable
 from gpupartition.cli.orders import moment_of
 from gpupartition.cli.targets import NODE, POLICY, target
 from gpupartition.controller.records import POLICIES
-from gpupartition.kube import CONFIG_MAPS, Client, Conflict, Kind, Object
+from gpupartition.kube import CONFIG_MAPS, Client, Conflict, Kind, NotFound, Object
 from gpupartition.names import GROUP
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Cluster(Fleet):
     def __init__(self, count: int) -> None:
         super().__init__(count)
         self.writes: list[str] = []
+        self.namespaces = {"gpupartition-system"}
         self.meanwhile: Callable[[], None] | None = None  # happens once, between a read and a write
 
     async def patch(
@@ -56,6 +58,8 @@ class Cluster(Fleet):
 
     async def create(self, kind: Kind, body: Object, *, dry_run: bool = False) -> Object:
         """Keep it."""
+        if body["metadata"]["namespace"] not in self.namespaces:
+            raise NotFound("create configmaps", 404, "NotFound", "there is no such namespace")
         self.writes.append(f"create {kind}{' dry' if dry_run else ''}")
         made = copy.deepcopy(body)
         made["metadata"] |= {"uid": "u", "resourceVersion": "1"}
@@ -145,9 +149,34 @@ def test_a_pause_of_somebody_else_is_replaced_only_when_that_is_said(
 ) -> None:
     cluster.annotate(paused="true", paused_by="bob", paused_reason="mine")
     assert main(["pause", "inference", "--reason", "another"]) == 1
-    assert capsys.readouterr().err == "error: inference is paused: mine (by bob); --overwrite replaces that\n"
+    assert capsys.readouterr().err == "error: inference: it is paused: mine (by bob); --overwrite replaces that\n"
     assert main(["pause", "inference", "--reason", "another", "--overwrite"]) == 0
     assert (cluster.notes()["paused-by"], cluster.notes()["paused-reason"]) == (ME, "another")
+
+
+def test_of_ones_own_pause_what_is_not_said_anew_stays(cluster: Cluster) -> None:
+    assert main(["pause", "inference", "--reason", "a move"]) == 0
+    assert main(["pause", "inference", "--until", "2099-01-01T00:00:00Z"]) == 0
+    notes = cluster.notes()
+    assert (notes["paused-reason"], notes["paused-until"]) == ("a move", "2099-01-01T00:00:00Z")
+
+
+def test_what_cannot_be_paused_keeps_no_other_policy_from_being_paused(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.annotate(paused="true", paused_by="bob")
+    assert main(["pause", "inference", "training", "--reason", "mine", "-o", "json"]) == 1
+    told = capsys.readouterr()
+    assert [(o["failed"], o["changed"]) for o in json.loads(told.out)["objects"]] == [(True, False), (False, True)]
+    assert told.err.startswith("error: inference: it is paused")
+    assert (cluster.notes()["paused-by"], cluster.notes("training")["paused-by"]) == ("bob", ME)
+
+
+def test_a_freeze_where_no_operator_can_be_is_told(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.namespaces = {"elsewhere"}
+    assert main(["freeze"]) == 1
+    assert "there is no namespace gpupartition-system; name that of the operator with -n" in capsys.readouterr().err
+    assert main(["freeze", "-n", "elsewhere"]) == 0
 
 
 def test_who_pauses_in_the_same_moment_is_not_overwritten(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:

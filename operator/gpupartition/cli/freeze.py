@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from datetime import UTC, datetime
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from gpupartition import names
@@ -62,9 +62,7 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
     namespace = options.namespace or settings.namespace
 
     async def act(client: Client) -> list[Done]:
-        me = await whoami(client)
-        told = {"by": me, "reason": options.reason or "", "until": options.until or ""}
-        wrote = await _write(client, namespace, {key: value for key, value in told.items() if value}, options, me)
+        wrote = await _write(client, namespace, options, await whoami(client))
         moving = tuple(await in_flight(client))
         state = "everything is frozen" if wrote is not None else "everything is frozen already"
         says = f"{state}: nothing is begun and nobody is evicted; {finishing(moving)}"
@@ -78,21 +76,18 @@ def name_of() -> str:
     return f"configmap/{names.FREEZE_CONFIG_MAP}"
 
 
-async def _write(
-    client: Client, namespace: str, told: dict[str, str], options: argparse.Namespace, me: str
-) -> dict[str, str | None] | None:
-    """Have the ConfigMap say this; None where it says so already. Raises Unusable for what somebody else has written, and ApiError."""
-    from gpupartition.cli.pause import insist_on
+async def _write(client: Client, namespace: str, options: argparse.Namespace, me: str) -> dict[str, str | None] | None:
+    """What was written into the ConfigMap; None where it says so already. Raises Unusable for what somebody else wrote, and ApiError."""
+    from gpupartition.cli.pause import order
     from gpupartition.domain.suspension import of_freeze
-    from gpupartition.kube import CONFIG_MAPS, Conflict
+    from gpupartition.kube import CONFIG_MAPS, Conflict, NotFound
 
-    data = {"frozen": "true", **told}
     for _ in range(TRIES):
         present = await read(client, namespace)
-        if present is not None and (found := of_freeze(present)).holds(datetime.now(UTC)):
-            if options.reason in {None, found.reason} and options.until in {None, found.until}:
-                return None
-            insist_on(found, me, "everything is frozen", overwrite=options.overwrite)
+        asked = order(of_freeze(present) if present else None, options, me, "everything is frozen")
+        if asked is None:
+            return None
+        data = {"frozen": "true"} | {key: value for key, value in asdict(asked).items() if value}
         meta = {"name": names.FREEZE_CONFIG_MAP, "namespace": namespace}
         try:
             if options.dry_run == CLIENT:
@@ -112,6 +107,10 @@ async def _write(
                 )
         except Conflict:
             continue
+        except NotFound:
+            if present is not None:
+                continue  # it was just taken away
+            raise Unusable(f"there is no namespace {namespace}; name that of the operator with -n") from None
         return dict(data)
     raise Unusable(f"ConfigMap {namespace}/{names.FREEZE_CONFIG_MAP}: somebody writes to it all the time; try again")
 

@@ -88,7 +88,7 @@ def add_fail_on(parser: argparse.ArgumentParser, findings: Collection[str]) -> N
 def tell(what: str, text: str) -> int:
     """Print `what` was asked for; returns the exit code."""
     try:
-        print(text, flush=True)  # noqa: T201
+        print(text, end="\n" if text else "", flush=True)  # noqa: T201
     except OSError as error:
         return unwritten(what, error)
     return OK

@@ -37,7 +37,7 @@ class Done:
 
     about: str
     name: str
-    says: str
+    says: str = ""
     wrote: Mapping[str, str | None] = field(default_factory=dict)
     in_flight: tuple[NodeStanding, ...] = ()
     dry_run: str = NONE
@@ -113,7 +113,7 @@ async def carry(options: argparse.Namespace, act: Act) -> int:
     async def ask(client: Client) -> Answer:
         done = [replace(each, dry_run=options.dry_run) for each in await act(client)]
         fails.extend(f"{each.about}: {each.fails}" for each in done if each.fails)
-        return FORMS[options.output]([each for each in done if not each.fails]), ()
+        return FORMS[options.output](done), ()
 
     code = await answer(options, "answer", ask)
     return code if code != OK or not fails else complain(*fails)
@@ -201,8 +201,8 @@ def finishing(nodes: Sequence[NodeStanding]) -> str:
 
 
 def pictured(found: Iterable[Done], _: datetime) -> Iterator[Line]:
-    """For people: a line for each object."""
-    for each in found:
+    """For people: a line for each object; what failed is told as an error."""
+    for each in (each for each in found if not each.fails):
         tried = {NONE: "", CLIENT: " (dry run)", SERVER: " (server dry run)"}[each.dry_run]
         yield line(Span(each.about, "bold"), f": {each.says}", Span(tried, "yellow"))
 
@@ -215,7 +215,8 @@ def as_data(found: Iterable[Done]) -> dict[str, Any]:
                 "name": each.name,
                 "changed": bool(each.wrote),
                 "dryRun": each.dry_run,
-                "says": each.says,
+                "says": each.fails or each.says,
+                "failed": bool(each.fails),
                 "wrote": dict(each.wrote),
                 "inFlight": [{"node": n.node, "phase": n.phase} for n in each.in_flight],
             }
@@ -226,7 +227,7 @@ def as_data(found: Iterable[Done]) -> dict[str, Any]:
 
 def names(found: Iterable[Done]) -> list[str]:
     """The objects, as kubectl takes them."""
-    return [each.name for each in found]
+    return [each.name for each in found if not each.fails]
 
 
 FORMS: Final = forms(picture=pictured, data=as_data, names=names)

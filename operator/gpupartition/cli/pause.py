@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +15,7 @@ from gpupartition.cli.targets import POLICY
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gpupartition.domain.standing import NodeStanding
     from gpupartition.domain.suspension import Suspension
     from gpupartition.kube import Client, Object
 
@@ -44,46 +46,67 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> int:
     """Pause, print, and return the exit code."""
-    from gpupartition.kinds import POLICIES
 
     async def act(client: Client) -> list[Done]:
         if not options.name and not options.selector:
             raise Unusable("name a policy, or choose some with -l; to stop everything, freeze")
-        policies, me, moving = await chosen(client, options.name, options.selector), await whoami(client), None
-        done = []
-        for name in policies:
-            wrote = await annotate(
-                client, POLICIES, name, lambda body: wanted(body, options, me), dry_run=options.dry_run
-            )
-            moving = await in_flight(client) if moving is None else moving
-            mine = tuple(n for n in moving if n.policy == name)
-            says = f"{'paused' if wrote else 'is paused already'}: no further node is taken and nobody is evicted; {finishing(mine)}"
-            done.append(Done(about=name, name=f"{POLICY}/{name}", says=says, wrote=wrote, in_flight=mine))
-        return done
+        policies, me = await chosen(client, options.name, options.selector), await whoami(client)
+        wrote = {name: await _pause(client, name, options, me) for name in policies}
+        moving = await in_flight(client)
+        return [_done(name, each, tuple(n for n in moving if n.policy == name)) for name, each in wrote.items()]
 
     return await carry(options, act)
+
+
+async def _pause(
+    client: Client, name: str, options: argparse.Namespace, me: str
+) -> Mapping[str, str | None] | Unusable:
+    """What was written, or why nothing was: it is no reason to leave the other policies as they are."""
+    from gpupartition.kinds import POLICIES
+
+    try:
+        return await annotate(client, POLICIES, name, lambda body: wanted(body, options, me), dry_run=options.dry_run)
+    except Unusable as unusable:
+        return unusable
+
+
+def _done(name: str, wrote: Mapping[str, str | None] | Unusable, moving: tuple[NodeStanding, ...]) -> Done:
+    if isinstance(wrote, Unusable):
+        return Done(about=name, name=f"{POLICY}/{name}", fails=str(wrote))
+    state = "paused" if wrote else "is paused already"
+    says = f"{state}: no further node is taken and nobody is evicted; {finishing(moving)}"
+    return Done(about=name, name=f"{POLICY}/{name}", says=says, wrote=wrote, in_flight=moving)
 
 
 def wanted(body: Object, options: argparse.Namespace, me: str) -> Mapping[str, str | None]:
     """The annotations that a policy is to have; {} where it is paused already as is asked for. Raises Unusable for somebody else's pause."""
     from gpupartition.domain.suspension import of_policy
 
-    found = of_policy(body)
-    if found is not None and not found.holds(datetime.now(UTC)):
-        found = None
-    if found is not None:
-        if options.reason in {None, found.reason} and options.until in {None, found.until}:
-            return {}
-        insist_on(found, me, f"{body['metadata']['name']} is paused", overwrite=options.overwrite)
+    asked = order(of_policy(body), options, me, "it is paused")
+    if asked is None:
+        return {}
     return {
         names.PAUSED: "true",
-        names.PAUSED_BY: me or None,
-        names.PAUSED_REASON: options.reason,
-        names.PAUSED_UNTIL: options.until,
+        names.PAUSED_BY: asked.by or None,
+        names.PAUSED_REASON: asked.reason or None,
+        names.PAUSED_UNTIL: asked.until or None,
     }
 
 
-def insist_on(found: Suspension, me: str, what: str, *, overwrite: bool) -> None:
-    """Raise Unusable where it is somebody else's, and is not to be replaced."""
-    if (found.by != me or not me) and not overwrite:
+def order(found: Suspension | None, options: argparse.Namespace, me: str, what: str) -> Suspension | None:
+    """What is to be written in the place of what is found; None where that says it already.
+
+    Of one's own word what is not said anew stays. Raises Unusable for somebody else's, unless it is to be replaced.
+    """
+    from gpupartition.domain.suspension import Suspension
+
+    asked = Suspension(by=me, reason=options.reason or "", until=options.until or "")
+    if found is None or not found.holds(datetime.now(UTC)):
+        return asked
+    if options.reason in {None, found.reason} and options.until in {None, found.until}:
+        return None
+    if found.by == me != "":
+        return replace(asked, reason=asked.reason or found.reason, until=asked.until or found.until)
+    if not options.overwrite:
         raise Unusable(f"{what}: {found}; --overwrite replaces that")
+    return asked
