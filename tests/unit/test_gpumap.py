@@ -18,6 +18,7 @@ from gpupartition.cli import drawing
 from gpupartition.cli.paint import Line, rendered
 from gpupartition.domain import gpumap
 from gpupartition.domain.gpumap import Gpu, NodeMap, Part, Use
+from gpupartition.domain.pool import Device, Pool
 from gpupartition.names import TAINT_KEY
 
 DRIVER: Final = "gpu.example.com"
@@ -98,6 +99,19 @@ def test_half_a_pool_is_not_taken_for_a_pool() -> None:
 
 def test_a_node_without_slices_says_that_it_publishes_nothing() -> None:
     assert drawn([]).endswith("publishes nothing")
+
+
+def test_what_is_only_planned_is_drawn_to_the_scale_of_its_profiles_and_gpus_are_counted_not_spelled() -> None:
+    def partition(gpu: int, kind: str) -> Device:
+        return Device(name=f"gpu-{gpu}-{kind}", gpu=f"gpu-{gpu}", kind=kind, attributes={"profile": {"string": kind}})
+
+    pool = Pool(devices=(partition(10, "7g.80gb"), partition(2, "1g.10gb"), partition(2, "3g.40gb+me")))
+    two, ten = gpumap.of_pool("n", DRIVER, pool).gpus
+    assert [(part.device, part.size // 2**30) for part in two.parts] == [
+        ("gpu-2-1g.10gb", 10),
+        ("gpu-2-3g.40gb+me", 40),
+    ]
+    assert [part.device for part in ten.parts] == ["gpu-10-7g.80gb"]
 
 
 def test_what_is_left_of_a_former_layout_is_drawn_as_retiring_while_somebody_has_it_and_behind_the_new_one_else() -> (
