@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.published import BACKEND, H100, Server, config, driver, equal, layout
+from tests.unit.published import BACKEND, H100, Server, choices, config, driver, equal, layout
 from tests.unit.worlds import HALVES, QUARTERS, STEP, WHOLE, granted, holder, quiesce, record, seen, world
 
 from gpupartition.api.v1alpha1 import NodeStateStatus, Phase
-from gpupartition.domain.backend import Cluster
+from gpupartition.domain.backend import Cluster, Config
 from gpupartition.domain.changes import class_of
 from gpupartition.domain.lifecycle import advance
 from gpupartition.domain.pool import Pool
@@ -21,6 +21,14 @@ from gpupartition.domain.world import World
 NOTHING = NodeStateStatus()
 BOUNDS = {"default": "1Gi", "min": "1Gi", "step": "1Gi"}
 SHARED = {"sharing": {"mode": "Shared", "capacity": {"memory": BOUNDS}}}
+
+
+MIG = {**H100, "product": "NVIDIA H100 80GB HBM3"}
+MI300X = {"count": 2, "product": "MI300X", "memory": "192Gi"}
+
+
+def in_mode(compute: str, memory: str) -> Config:
+    return config(layout("Mode", mode={"compute": compute, "memory": memory}), of=driver(MI300X))
 
 
 def observed(*layouts: dict[str, Any], of: Any = None) -> Any:
@@ -72,6 +80,9 @@ def test_what_is_half_written_is_known_from_the_record() -> None:
         (config(equal(2)), config({**equal(2), **SHARED}), False),
         (config(equal(2)), config(equal(2), of=driver({**H100, "memory": "96Gi"})), False),
         (config(equal(2)), config(equal(2), of=driver({**H100, "count": 1})), True),
+        (in_mode("CPX", "NPS1"), in_mode("DPX", "NPS1"), True),
+        (in_mode("CPX", "NPS1"), in_mode("CPX", "NPS4"), False),  # the memory of all GPUs of the node at once
+        (config(layout(), of=driver(MIG)), config(choices("1g.10gb", "3g.40gb"), of=driver(MIG)), True),
     ],
     ids=["other parts", "a whole GPU", "what is exclusive is shared", "other counters", "a GPU less"],
 )

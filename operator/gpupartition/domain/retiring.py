@@ -12,6 +12,7 @@ from typing import Final
 from gpupartition.api.v1alpha1 import Assigned, NodeStateStatus
 from gpupartition.domain.backend import Observation
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.tabled import memory_modes
 
 MOST: Final = 262_144  # characters of a pool in a node's record
 
@@ -26,10 +27,12 @@ def retired(state: NodeStateStatus) -> Pool:
 def possible(state: NodeStateStatus, observed: Observation, to: Pool) -> bool:
     """Whether a node can be brought to another pool under its users.
 
-    It cannot where a device stays under its name and becomes something else, or its GPU has other counters by now.
+    It cannot where a device stays under its name and becomes something else, or its GPU has other counters by now; nor where the memory mode
+    changes, which is that of all GPUs of a node, so that counters of a GPU do not keep two apart.
     """
     stay = retired(state).beside(observed.retired).beside(observed.pool).retire(to)
-    return observed.pool.usable and to.goes_with(stay) and len(stay.to_json()) <= MOST
+    one_mode = len(memory_modes(to, stay)) <= 1
+    return observed.pool.usable and one_mode and to.goes_with(stay) and len(stay.to_json()) <= MOST
 
 
 def retire(state: NodeStateStatus, observed: Observation, to: Assigned | None) -> str:

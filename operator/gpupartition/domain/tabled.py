@@ -17,7 +17,7 @@ from gpupartition.domain.amd_modes import WHOLE, AmdModel, KnownMode, Mode, mode
 from gpupartition.domain.counters import FULL, slug
 from gpupartition.domain.gpus import MIB, Gpu, Partition
 from gpupartition.domain.mig import COMPUTE, GpuModel, Profile
-from gpupartition.domain.pool import Amounts, Device
+from gpupartition.domain.pool import Amounts, Device, Pool
 from gpupartition.domain.products import Product
 
 # kubernetes-sigs/dra-driver-nvidia-gpu, cmd/gpu-kubelet-plugin/partitions.go: each is a capacity too, under its name in camel case.
@@ -164,3 +164,8 @@ def memory_mode(device: Device) -> str | None:
     """The memory mode, such as NPS4, that all GPUs of its node have while an AMD device is used; None: it does not depend on one."""
     mode = Mode.read(str(device.attributes.get(MODE, {}).get("string", "")))
     return mode.memory if mode is not None else None
+
+
+def memory_modes(*pools: Pool) -> frozenset[str]:
+    """Those that devices of these pools are used in."""
+    return frozenset(mode for pool in pools for device in pool.devices if (mode := memory_mode(device)))
