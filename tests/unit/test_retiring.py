@@ -84,9 +84,18 @@ def test_what_is_half_written_is_known_from_the_record() -> None:
         (in_mode("CPX", "NPS1"), in_mode("CPX", "NPS4"), False),  # the memory of all GPUs of the node at once
         (config(layout(), of=driver(MIG)), config(choices("1g.10gb", "3g.40gb"), of=driver(MIG)), True),
     ],
-    ids=["other parts", "a whole GPU", "what is exclusive is shared", "other counters", "a GPU less"],
+    ids=[
+        "other parts",
+        "a whole GPU",
+        "what is exclusive is shared",
+        "other counters",
+        "a GPU less",
+        "another compute mode",
+        "another memory mode",
+        "partitions of a tabled GPU",
+    ],
 )
-def test_a_name_must_not_stand_for_two_things(before: Any, after: Any, can: bool) -> None:
+def test_no_name_may_stand_for_two_things_and_no_node_have_two_memory_modes(before: Any, after: Any, can: bool) -> None:
     assert possible(NOTHING, seen(before), after.pool) is can
 
 
