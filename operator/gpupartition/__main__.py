@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "run": Command(help="run the operator (settings: environment variables GPUPARTITION_*)", has_settings=True),
     "plan": Command(help="say what a policy would do, and touch nothing", has_settings=True),
     "simulate": Command(help="say which claims would find devices, now and after a policy", has_settings=True),
+    "classes": Command(help="print DeviceClasses for what policies make", has_settings=True),
     "diff": Command(help="say what a file changes, or what nodes lack, in devices", has_settings=True),
     "status": Command(help="say how policies stand, which nodes are on their way, and who is in the way"),
     "map": Command(help="draw how GPUs are cut and used"),

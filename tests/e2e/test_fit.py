@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import yaml
 from tests.e2e.harness import eventually
 from tests.e2e.rollout import Site, apply, equal, operator, policy, ready, site, whole
 from tests.e2e.shell import PLANNER, Answer, account_of, gpupartition
@@ -128,3 +129,66 @@ async def test_a_workload_whose_next_start_is_said_to_find_nothing_finds_nothing
 
 async def planned_again(cluster: Cluster, body: Object) -> Any:
     return (await gpupartition(cluster, "plan", "-f", "-", "-o", "json", stdin=body)).data["fit"]
+
+
+# ─── classes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_pods_get_a_half_by_the_class_that_was_printed_and_by_its_extended_resource(cluster: Cluster) -> None:
+    where = await site(cluster, 1)
+    user, driver = where.user, where.base.driver
+    await operator(cluster)
+    await apply(cluster, policy(POLICY, where.driver, equal(2)))
+    await ready(cluster, POLICY)
+    prefix = f"{cluster.name}.example.com"
+    planner = await account_of(cluster, PLANNER)
+    answer = await gpupartition(cluster, "classes", POLICY, f"--extended-resource-prefix={prefix}", kubeconfig=planner)
+    assert answer.code == 0, answer.errors
+    for body in yaml.safe_load_all(answer.out):
+        await cluster.create(DEVICE_CLASSES, body)
+
+    await cluster.holder("by-class", namespace=user, device_class=f"half.{driver}")
+    resources = {"limits": {f"{prefix}/gpu-half": "1"}}
+    containers = [{"name": "main", "image": "busybox", "resources": resources}]
+    await cluster.pod("by-resource", namespace=user, spec={"containers": containers})
+    await cluster.holder("whole", namespace=user, device_class=f"whole.{driver}")
+    for pod in ("by-class", "by-resource", "whole"):
+        await cluster.running(pod, namespace=user)
+        ((_, device),) = await devices_of(cluster, pod, user)
+        assert ("full" if pod == "whole" else "partition") in device, (pod, device)
+
+
+async def test_a_pod_that_asks_for_an_extended_resource_is_simulated_as_it_is_scheduled(cluster: Cluster) -> None:
+    where = await site(cluster, 2, env={"GPU_PARTITIONS": "2"})
+    user, driver = where.user, where.base.driver
+    half = f"device.driver == '{driver}' && {smaller_than(where, '50Gi')}"
+    resource = f"{cluster.name}.example.com/gpu-half"
+    name = f"{cluster.name}-half"
+    kind = {"apiVersion": DEVICE_CLASSES.api_version, "kind": "DeviceClass", "metadata": {"name": name}}
+    spec = {"selectors": [{"cel": {"expression": half}}], "extendedResourceName": resource}
+    await cluster.create(DEVICE_CLASSES, kind | {"spec": spec})
+    containers = [{"name": "main", "image": "busybox", "resources": {"limits": {resource: "2"}}}]
+    on_first = {"containers": containers, "nodeSelector": {"kubernetes.io/hostname": where.nodes[0]}}
+    many = [{**containers[0], "resources": {"limits": {resource: "17"}}}]
+    pods = [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "two", "namespace": user}, "spec": on_first},
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "many", "namespace": user},
+            "spec": {"containers": many},
+        },
+    ]
+    every = {"apiVersion": "v1", "kind": "List", "items": pods}
+    planner = await account_of(cluster, PLANNER)
+    answer = await gpupartition(cluster, "simulate", "-f", "-", "-o", "json", stdin=every, kubeconfig=planner)
+    told = by_name(answer.data["asks"])
+    assert (told["two"]["now"]["fits"], told["two"]["now"]["node"]) == ("Fits", where.nodes[0])
+    assert told["many"]["now"]["fits"] == "DoesNotFit"
+
+    await cluster.pod("two", namespace=user, spec=on_first)
+    await cluster.pod("many", namespace=user, spec={"containers": many})
+    await cluster.running("two", namespace=user)
+    foretold = [(each["pool"], each["device"]) for each in told["two"]["now"]["devices"]]
+    assert sorted(await devices_of(cluster, "two", user)) == sorted(foretold)
+    await unschedulable(cluster, "many", user)

@@ -161,6 +161,15 @@ async def test_policies_of_one_driver_share_its_budget() -> None:
     assert [{n.wave for n in each.nodes} for each in found] == [{1}, {2}]
 
 
+async def test_new_policies_of_one_driver_have_each_its_own_layout() -> None:
+    fleet = Fleet(2)
+    bodies = [
+        policy(f"parts-{parts}", equal(parts), selector={"kubernetes.io/hostname": node})
+        for parts, node in zip((2, 4), fleet.nodes, strict=True)
+    ]
+    assert [len(plan.nodes[0].gained) for plan in await plans(fleet, *bodies)] == [24, 40]
+
+
 async def test_a_node_of_two_policies_is_touched_by_neither() -> None:
     fleet = Fleet(2)
     fleet.apply(policy("other", equal(4)))

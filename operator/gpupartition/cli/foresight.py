@@ -104,7 +104,11 @@ def _lay_over(bodies: dict[str, Object], documents: Sequence[Document], *, fixed
     for document in documents:
         present, spec = bodies.get(document.name), document.body["spec"]
         if present is None:
-            bodies[document.name] = {**document.body, "metadata": {**document.body["metadata"], "uid": "planned"}}
+            meta = {
+                **document.body["metadata"],
+                "uid": f"planned {document.name}",
+            }  # each its own: by it layouts are remembered
+            bodies[document.name] = {**document.body, "metadata": meta}
             continue
         meta = present["metadata"]
         if present["spec"].get(fixed) != spec.get(fixed):

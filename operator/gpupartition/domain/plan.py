@@ -108,6 +108,7 @@ class PoolPlan:
     now: Pool
     after: Pool
     once_free: Pool
+    wanted: Pool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,12 +254,10 @@ class _Course:
 
     def _pool(self, node: Candidate, fate: Fate | None) -> PoolPlan:
         """What becomes of what it publishes."""
-        now, wanted = node.world.observed.pool, node.world.wanted
-        after = now
-        if wanted is not None and node.name in self._done:
-            after = wanted.pool.beside(retired(self._arrived.get(node.name, node.state)))
-        last = wanted.pool if wanted is not None and fate in CHANGING else after.without_retired()[0]
-        return PoolPlan(node=node.name, now=now, after=after, once_free=last)
+        now, wanted = node.world.observed.pool, node.world.wanted.pool if node.world.wanted is not None else None
+        after = wanted if wanted is not None and node.name in self._done else now
+        last = wanted if wanted is not None and fate in CHANGING else after
+        return PoolPlan(node=node.name, now=now, after=after, once_free=last, wanted=wanted)
 
     def _row(self, node: Candidate, stop: str) -> NodePlan:
         fate, why = self._fate(node, stop)
