@@ -60,7 +60,9 @@ def cuts(draw: st.DrawFn) -> tuple[str, list[str]]:
 
 @QUICK
 @given(st.lists(cuts(), min_size=1, max_size=8))
-def test_gpus_that_were_cut_by_a_name_of_somebody_elses_are_said_as_a_policy(gpus: list[tuple[str, list[str]]]) -> None:
+def test_gpus_that_were_cut_by_a_name_of_somebody_elses_or_by_none_are_said_as_a_policy(
+    gpus: list[tuple[str, list[str]]],
+) -> None:
     devices = [nvidia.cut(number, product, *profiles) for number, (product, profiles) in enumerate(gpus)]
     groups: dict[Cut, list[int]] = {}
     for number, (_, profiles) in enumerate(gpus):
@@ -69,13 +71,15 @@ def test_gpus_that_were_cut_by_a_name_of_somebody_elses_are_said_as_a_policy(gpu
     for has, numbers in groups.items():
         counts = {"mig-devices": dict(has.counts)} if has.enabled else {}
         items.append({"devices": numbers if len(groups) > 1 else "all", "mig-enabled": has.enabled, **counts})
-    facts = nvidia.facts(*devices, on=nvidia.node("by-hand"))
-    adopted(nvidia.driver(), facts, mig_cluster(**{"by-hand": items}))
+    by_name = adopted(
+        nvidia.driver(), nvidia.facts(*devices, on=nvidia.node("by-hand")), mig_cluster(**{"by-hand": items})
+    )
+    assert adopted(nvidia.driver(), nvidia.facts(*devices, on=nvidia.node(None, None)), mig_cluster()) == by_name
 
 
 @QUICK
 @given(st.data(), st.integers(1, 8))
-def test_gpus_whose_modes_were_set_under_a_name_of_somebody_elses_are_said_as_a_policy(
+def test_gpus_whose_modes_were_set_under_a_name_of_somebody_elses_or_none_are_said_as_a_policy(
     data: st.DataObject, gpus: int
 ) -> None:
     (model,) = [each for each in modes() if each.name == "MI300X"]
@@ -86,7 +90,8 @@ def test_gpus_whose_modes_were_set_under_a_name_of_somebody_elses_are_said_as_a_
     devices = [amd.gpu(n, known.mode.name, count=known.partitions) for n, known in enumerate(told)]
     items = [amd.item(mode.compute, mode.memory, len(list(same))) for mode, same in groupby(k.mode for k in told)]
     facts = amd.facts(*devices, on=amd.node("by-hand", "success"))
-    adopted(amd.driver(), facts, amd_cluster(**{"by-hand": {"profiles": items}}))
+    by_name = adopted(amd.driver(), facts, amd_cluster(**{"by-hand": {"profiles": items}}))
+    assert adopted(amd.driver(), amd.facts(*devices), amd_cluster()) == by_name
 
 
 # ---------------------------------------------------------------------------------------------------------------------- selectors
