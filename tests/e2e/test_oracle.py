@@ -15,9 +15,14 @@ from tests.e2e.oracle import answers, built, differences, shrunk
 from tests.properties.allocations import GPU, SELECTORS, Case, case, theirs
 from tests.unit.test_device_selectors import ATTRIBUTES, CAPACITY, COMES_TO
 
+from gpupartition.domain.allocator.allocate import Allocator
 from gpupartition.domain.allocator.pools import Features
+from gpupartition.domain.allocator.shares import Held
+from gpupartition.domain.asks import alone
+from gpupartition.domain.fit import Fits, Floor
 
 CASES: Final = 10_000
+IN_TURN: Final = 2_000
 SEED: Final = "2026-11"  # whoever looks for surprises takes another one
 KEPT: Final = Path(__file__).parent / "allocations"
 
@@ -49,6 +54,32 @@ def test_the_cases_are_of_all_kinds_that_there_are(oracle: Path) -> None:
     results = [result for each in said if isinstance(each, list) for claim, _ in each for result in claim]
     assert sum(result[6] for result in results) > 50, "devices that are shared"
     assert sum(result[4] for result in results) > 10, "devices with admin access"
+
+
+def test_what_is_said_to_fit_one_after_the_other_is_what_kubernetes_gives_one_after_the_other(oracle: Path) -> None:
+    """Each claim for itself, in turn: whoever comes later finds what the earlier ones left, by both."""
+    cases = _some(IN_TURN)
+    held: list[list[Any]] = [list(each["allocated"]) for each in cases]
+    given: list[list[Any]] = [[] for _ in cases]
+    for turn in range(max(len(each["claims"]) for each in cases)):
+        there = [number for number, each in enumerate(cases) if turn < len(each["claims"])]
+        asked: list[Case] = [{**cases[n], "claims": [cases[n]["claims"][turn]], "allocated": held[n]} for n in there]
+        for number, question, answer in zip(there, asked, answers(oracle, asked), strict=True):
+            said = theirs(answer)
+            given[number].append([tuple(result[1:4]) for result in said[0][0]] if isinstance(said, list) else None)
+            for claim, allocation in zip(question["claims"], answer["allocations"] or (), strict=False):
+                held[number].append({**claim, "status": {"allocation": allocation}})
+    assert [_in_turn(each) for each in cases] == given
+    fits = Counter(result is not None for each in given for result in each)
+    assert min(fits[True], fits[False]) > IN_TURN // 4, fits
+
+
+def _in_turn(asked: Case) -> list[Any]:
+    features = Features(**asked["features"])
+    held = Held.read(asked["allocated"], consumable_capacity=features.consumable_capacity)
+    floor = Floor([asked["node"]], Allocator(asked["slices"], asked["classes"], held, features))
+    outcomes = floor.place(list(map(alone, asked["claims"]))).values()
+    return [list(each.devices) if each.fits is Fits.YES else None for each in outcomes]
 
 
 @pytest.mark.parametrize("path", sorted(KEPT.glob("*.json")), ids=lambda path: path.stem)
