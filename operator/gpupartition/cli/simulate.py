@@ -102,8 +102,9 @@ async def simulate(
     client: Client, settings: Settings, documents: Sequence[Document], namespace: str, patience: float
 ) -> list[Row]:
     """What comes of each who asks in these documents. Raises Unusable and ApiError."""
+    from gpupartition.cli.board import Board
     from gpupartition.cli.documents import OURS
-    from gpupartition.cli.fitting import Board, look, until
+    from gpupartition.cli.fitting import look, until
     from gpupartition.cli.foresight import look_ahead, unhurried
     from gpupartition.cli.workloads import asks_of, placed
     from gpupartition.domain.asks import Desk, key_of
