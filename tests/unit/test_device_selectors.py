@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, Final
 
 import pytest
@@ -155,6 +156,27 @@ def test_what_hangs_on_what_is_not_known_of_a_device_nobody_can_say(expression: 
             selects(expression, device)
     else:
         assert selects(expression, device) is comes_to
+
+
+@pytest.mark.parametrize("expression", [each for each, _ in COMES_TO])
+def test_what_is_said_of_a_device_of_which_little_is_known_is_true_of_it_when_all_is(expression: str) -> None:
+    whole = Published({"name": "d", "attributes": ATTRIBUTES, "capacity": CAPACITY})
+    for known in (names for size in range(len(ATTRIBUTES) + 1) for names in combinations(ATTRIBUTES, size)):
+        some: Mapping[str, Any] = {name: ATTRIBUTES[name] for name in known}
+        for capacity in (CAPACITY, {}):
+            told = {"name": "d", "attributes": some, "capacity": capacity, UNKNOWN: ["attributes", "capacity"]}
+            try:
+                said = _said(expression, Published(told))
+            except Unknown:
+                continue
+            assert _said(expression, whole) is said, (known, capacity)
+
+
+def _said(expression: str, device: Published) -> bool | None:
+    try:
+        return selects(expression, device)
+    except ValueError:
+        return None
 
 
 @pytest.mark.parametrize(
