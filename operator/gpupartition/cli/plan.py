@@ -25,13 +25,8 @@ if TYPE_CHECKING:
     from gpupartition.settings import Settings
 
 UNSCHEDULABLE: Final = "unschedulable"
-FINDINGS: Final = (
-    "blocked",
-    "infeasible",
-    "failed",
-    "evict",
-    UNSCHEDULABLE,
-)  # of domain/outlook.py and prospect.py, which take long to load
+# As domain/outlook.py and domain/prospect.py have them, which take long to load.
+FINDINGS: Final = ("blocked", "infeasible", "failed", "evict", UNSCHEDULABLE)
 
 ABOUT: Final = """
 Plays the roll-out forward with the very rules that the operator follows, as if each step succeeded: which nodes would change, in which
