@@ -67,6 +67,9 @@ TOOLS: Final[Mapping[str, Tool]] = {
 ORACLE: Final = Tool(name="oracle", module="oracle", package=".", version="0.37.2")
 """Kubernetes' own allocator of devices, for comparing ours with it: no part of a testbed, and built only where it is asked."""
 
+PUBLISHER: Final = Tool(name="publisher", module="publisher", package=".", version="0.37.2")
+"""Kubernetes' own library for publishing ResourceSlices, for measuring beside ours: built only where it is measured."""
+
 ENVTEST: Final = ("etcd", "kube-apiserver", "kubectl")
 """What `KUBEBUILDER_ASSETS` has, as laid out by setup-envtest."""
 

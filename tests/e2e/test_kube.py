@@ -67,6 +67,20 @@ class TestWrites:
         now = await client.get(CONFIG_MAPS, "swap", namespace=namespace)
         assert now["data"] == {"by": "first"}
 
+    async def test_a_writer_who_knows_what_it_wrote_is_answered_with_the_metadata_alone(
+        self, client: Client, namespace: str
+    ) -> None:
+        body = config_map(namespace, "brief", large="a" * 1000)
+        first = await client.create(CONFIG_MAPS, body, metadata_only=True)
+        version = {"resourceVersion": first["metadata"]["resourceVersion"]}
+        again = {**body, "metadata": {**body["metadata"], **version}, "data": {"large": "b" * 1000}}
+        second = await client.replace(CONFIG_MAPS, again, metadata_only=True)
+        assert "data" not in first | second
+        now = await client.get(CONFIG_MAPS, "brief", namespace=namespace)
+        assert (now["metadata"], now["data"]) == (second["metadata"], again["data"])
+        with pytest.raises(Conflict):
+            await client.replace(CONFIG_MAPS, again, metadata_only=True)
+
     async def test_a_merge_patch_under_a_version_is_compare_and_swap_too(self, client: Client, namespace: str) -> None:
         old = await client.create(CONFIG_MAPS, config_map(namespace, "merge"))
         await client.patch(CONFIG_MAPS, "merge", {"data": {"a": "1"}}, namespace=namespace)

@@ -143,11 +143,11 @@ async def _ensure_entry(client: Client, effect: EnsureConfig) -> None:
 
 
 async def _create_slice(client: Client, effect: CreateSlice) -> None:
-    await client.create(RESOURCE_SLICES, dict(effect.body))
+    await client.create(RESOURCE_SLICES, dict(effect.body), metadata_only=True)
 
 
 async def _put_slice(client: Client, effect: PutSlice) -> None:
-    await client.replace(RESOURCE_SLICES, dict(effect.body))
+    await client.replace(RESOURCE_SLICES, dict(effect.body), metadata_only=True)
 
 
 async def _delete_slice(client: Client, effect: DeleteSlice) -> None:

@@ -34,6 +34,7 @@ Object = dict[str, Any]
 _JSON: Final = "application/json"
 _JSON_PATCH: Final = "application/json-patch+json"
 _MERGE_PATCH: Final = "application/merge-patch+json"
+_METADATA: Final = f"{_JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
 
 _ATTEMPTS: Final = (
@@ -181,20 +182,32 @@ class Client:
         )
         return [str(item["metadata"]["name"]) for item in (await self._read(ask)).get("items") or ()]
 
-    async def create(self, kind: Kind, body: Object, *, namespace: str | None = None, dry_run: bool = False) -> Object:
-        """Create; Conflict with reason ``AlreadyExists`` when the name is taken."""
+    async def create(
+        self,
+        kind: Kind,
+        body: Object,
+        *,
+        namespace: str | None = None,
+        dry_run: bool = False,
+        metadata_only: bool = False,
+    ) -> Object:
+        """Create; Conflict with reason ``AlreadyExists`` when the name is taken. The answer of a large object costs as much as the write."""
         meta = body["metadata"]
         namespace = namespace or meta.get("namespace")
         what = f"create {kind} {_at(namespace, meta.get('name') or meta.get('generateName', ''))}"
         path = kind.path(namespace)
-        return await self._write(_Request(method="POST", what=what, path=path, query=_dry(dry_run), body=body))
+        accept = _METADATA if metadata_only else ""
+        return await self._write(
+            _Request(method="POST", what=what, path=path, query=_dry(dry_run), body=body, accept=accept)
+        )
 
-    async def replace(self, kind: Kind, body: Object, *, subresource: str = "") -> Object:
+    async def replace(self, kind: Kind, body: Object, *, subresource: str = "", metadata_only: bool = False) -> Object:
         """PUT `body`; a resourceVersion in its metadata makes it compare-and-swap: Conflict when somebody was faster."""
         meta = body["metadata"]
         what = f"replace {_sub(kind, subresource)} {_at(meta.get('namespace'), meta['name'])}"
         path = kind.path(meta.get("namespace"), meta["name"], subresource)
-        return await self._write(_Request(method="PUT", what=what, path=path, body=body))
+        accept = _METADATA if metadata_only else ""
+        return await self._write(_Request(method="PUT", what=what, path=path, body=body, accept=accept))
 
     async def patch(
         self,
