@@ -36,7 +36,9 @@ exit codes: 0 printed; 1 could not be told (the message says why); 2 wrong usage
 def add_to(parser: argparse.ArgumentParser) -> None:
     """Give the command its options."""
     describe(parser, ABOUT, EXAMPLES)
-    parser.add_argument("name", nargs="*", help="a policy in the cluster (default: those of -f, else all)")
+    parser.add_argument(
+        "name", nargs="*", metavar="POLICY", help="a policy in the cluster (default: those of -f, else all)"
+    )
     parser.add_argument(
         "-f",
         "--filename",
