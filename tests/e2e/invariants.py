@@ -539,7 +539,7 @@ def line(change: Change) -> str:
     status = body.get("status", {})
     told: object = ""
     if change.kind is NODE_STATES:
-        told = {k: status.get(k) for k in ("phase", "token", "step", "outcome", "reason") if status.get(k)}
+        told = {k: status.get(k) for k in ("phase", "change", "token", "step", "outcome", "reason") if status.get(k)}
     elif change.kind is NODES:
         told = {
             "layout": label(body),

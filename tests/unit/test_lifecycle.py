@@ -145,6 +145,10 @@ CASES: Final[Mapping[tuple[Phase, str], Case]] = {
     (Phase.DRAINING, UNWANTED + UNVERIFIED): (record(Phase.DRAINING, dirty=True), world(wanted=None, rule=quiesce())),
     (Phase.DRAINING, SUPERSEDED): (record(Phase.DRAINING), world(wanted=QUARTERS, rule=quiesce())),
     (Phase.DRAINING, "the quiesce was taken away"): (record(Phase.DRAINING), world(rule=None)),
+    (Phase.DRAINING, "what changes is not what it was when the node was admitted"): (
+        record(Phase.DRAINING),
+        world(rule=quiesce(), observed=seen(HALVES)),
+    ),
     (Phase.DRAINING, "no holder is left"): (
         record(Phase.DRAINING),
         world(rule=quiesce(), idle=LIMITS.idle_gap),
@@ -536,6 +540,14 @@ def test_a_failed_node_that_nobody_wants_any_more_is_rolled_back_first() -> None
 
 
 # ------------------------------------------------------------------------------------------------------------------ new target
+
+
+def test_how_deep_a_change_goes_is_judged_by_what_the_node_publishes_when_it_is_drained() -> None:
+    down = record(Phase.DRAINING)  # nothing was published when it was admitted
+    same = must(down, world(rule=quiesce(), observed=replace(seen(HALVES), running="an older config")))
+    assert (same.phase, same.change, same.since) == (Phase.DRAINING, "Restart", down.since)
+    deeper = must(same, world(rule=quiesce(), observed=seen(WHOLE)))
+    assert deeper.change == "Repartition"
 
 
 @pytest.mark.parametrize("phase", [Phase.ADMITTED, Phase.DRAINING])

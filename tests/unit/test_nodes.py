@@ -389,6 +389,14 @@ def test_a_new_node_is_one_until_it_has_given_its_grant_back() -> None:
         assert found.grants == {"b": Purpose.ROLL_OUT, "x": Purpose.INITIAL}
 
 
+def test_a_new_node_that_somebody_used_when_it_was_taken_counts_as_unavailable_until_it_is_done() -> None:
+    used = Grant(node="w", uid="w", policy="p", token=TOKEN, since=T0, purpose=Purpose.ROLL_OUT)
+    for phase in (Phase.PENDING, Phase.DRAINING, Phase.APPLYING):
+        nobody_uses_it_now = standing("w", phase, initial=True)
+        found = decide(nobody_uses_it_now, standing("b"), ledger=(used,), max_initializing=2)
+        assert found.grants == {}
+
+
 def test_new_nodes_that_are_not_ready_yet_use_up_nobodys_budget() -> None:
     assert decide(standing("x", initial=True, ready=False), standing("b")).nodes == ("b",)
 

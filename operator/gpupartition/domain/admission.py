@@ -209,10 +209,11 @@ def admit(
 def as_granted(nodes: Sequence[Standing], ledger: Iterable[Grant]) -> Sequence[Standing]:
     """The nodes, each of them what its grant was given for until it is given back.
 
-    A new node that is released has its first layout already, and takes up maxInitializing still.
+    A new node that is released has its first layout already, and takes up maxInitializing still. One that somebody used when it was taken is no
+    beginner, though nobody uses it any more.
     """
-    beginners = {grant.node for grant in ledger if grant.purpose is Purpose.INITIAL}
-    return [replace(n, initial=True) if n.node in beginners else n for n in nodes] if beginners else nodes
+    initial = {grant.node: grant.purpose is Purpose.INITIAL for grant in ledger}
+    return [replace(n, initial=initial[n.node]) if n.node in initial else n for n in nodes] if initial else nodes
 
 
 def _lost(nodes: Iterable[Standing], ledger: Sequence[Grant], rules: Rules) -> tuple[tuple[str, ...], datetime | None]:

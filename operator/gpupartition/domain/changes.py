@@ -9,7 +9,7 @@ from typing import Any, Final
 from gpupartition.api.v1alpha1 import Assigned, Blocker, Phase, Restart
 from gpupartition.domain.backend import Config, Observation
 from gpupartition.domain.eviction import standing_of
-from gpupartition.domain.guards import unanswered
+from gpupartition.domain.guards import depth, unanswered
 from gpupartition.domain.quiesce import CORDONS
 from gpupartition.domain.retiring import possible, retire
 from gpupartition.domain.world import State, World
@@ -22,6 +22,11 @@ UNANSWERED: Final = (
     "no controller answers its DeviceTaintRule "
     "(switch on the feature gate DRADeviceTaintRules, or write quiesce: Cordon in the driver)"
 )
+
+
+def judge_anew(state: State, world: World) -> State:
+    """What the node published when it was admitted may not have been what it is: a driver that was down, or starting."""
+    return state.model_copy(update={"change": depth(state, world.observed)})
 
 
 def begin_step(state: State, world: World) -> State:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Literal
 
 from gpupartition.api.v1alpha1 import Assigned, DrainMode, OnFailure, OnTimeout, Phase
 from gpupartition.domain.backend import Object, Observation
@@ -312,6 +312,17 @@ def expected_now(state: State, world: World) -> bool:
 def is_expected(state: State, seen: Observation) -> bool:
     """The same of what was seen."""
     return seen.pool.equals(expected_pool(state)) and seen.retired.equals(retired(state))
+
+
+def depth(state: State, seen: Observation) -> Literal["Restart", "Repartition"]:
+    """How deep the change goes for a node whose users are waited for, by what it publishes now."""
+    same = seen.pool.equals(expected_pool(state)) and not seen.retired.devices
+    return "Restart" if same else "Repartition"
+
+
+def misjudged(state: State, world: World) -> bool:
+    """The change goes less deep than was thought, or deeper."""
+    return state.change in {"Restart", "Repartition"} and state.change != depth(state, world.observed)
 
 
 def under_its_users(state: State, world: World) -> bool:
