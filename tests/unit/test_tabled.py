@@ -220,6 +220,13 @@ def test_a_policy_may_call_gpus_by_their_model_too(called: str) -> None:
     assert found.products == {"NVIDIA H100 80GB HBM3 (model H100-80GB)", "L4"}
 
 
+@pytest.mark.parametrize("name", ["NVIDIA-", "nvidia", "-SHARED", "H100"])
+def test_a_piece_of_a_name_calls_no_gpu_and_is_no_product(name: str) -> None:
+    found = config({**layout("Equal", equal={"parts": 2}), "match": {"products": [name]}}, layout(), of=driver(MI325X))
+    assert found.unmatched == {name}
+    assert tabled(name, MIB, TABLES) is None
+
+
 def test_equal_parts_of_a_tabled_gpu_divide_its_memory_and_exclude_the_whole() -> None:
     halves = pool(layout("Equal", equal={"parts": 2}), H100)
     assert [d.costs["gpu-0"] for d in halves.devices[:2]] == [{"memory": 81152 * MIB // 2}] * 2

@@ -26,7 +26,7 @@ class Product:
 
     def is_called(self, name: str) -> bool:
         """Whether a policy may call it so."""
-        return _plain(name) in {_plain(self.name), _plain(self.model)}
+        return _plain(name) in {_plain(own) for own in (self.name, self.model) if own}
 
 
 @lru_cache(maxsize=4096)
