@@ -18,6 +18,7 @@ from gpupartition.cli.orders import (
     carry,
     finishing,
     in_flight,
+    order,
     whoami,
 )
 
@@ -78,7 +79,6 @@ def name_of() -> str:
 
 async def _write(client: Client, namespace: str, options: argparse.Namespace, me: str) -> dict[str, str | None] | None:
     """What was written into the ConfigMap; None where it says so already. Raises Unusable for what somebody else wrote, and ApiError."""
-    from gpupartition.cli.pause import order
     from gpupartition.domain.suspension import of_freeze
     from gpupartition.kube import CONFIG_MAPS, Conflict, NotFound
 

@@ -20,6 +20,7 @@ from gpupartition.cli.targets import POLICY
 if TYPE_CHECKING:
     from gpupartition.cli.cluster import Answer
     from gpupartition.domain.standing import NodeStanding
+    from gpupartition.domain.suspension import Suspension
     from gpupartition.kube import Client, Kind, Object
 
 NONE, CLIENT, SERVER = DRY_RUNS = ("none", "client", "server")
@@ -99,6 +100,25 @@ def moment_of(text: str, now: datetime | None = None) -> str:
 def written(at: datetime) -> str:
     """A time as it stands in an annotation."""
     return at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def order(found: Suspension | None, options: argparse.Namespace, me: str, what: str) -> Suspension | None:
+    """What is to be written in the place of what is found; None where that says it already.
+
+    Of one's own word what is not said anew stays. Raises Unusable for somebody else's, unless it is to be replaced.
+    """
+    from gpupartition.domain.suspension import Suspension
+
+    asked = Suspension(by=me, reason=options.reason or "", until=options.until or "")
+    if found is None or not found.holds(datetime.now(UTC)):
+        return asked
+    if options.reason in {None, found.reason} and options.until in {None, found.until}:
+        return None
+    if found.by == me != "":
+        return replace(asked, reason=asked.reason or found.reason, until=asked.until or found.until)
+    if not options.overwrite:
+        raise Unusable(f"{what}: {found}; --overwrite replaces that")
+    return asked
 
 
 # ---------------------------------------------------------------------------------------------------------------------- carrying

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from gpupartition import names
 from gpupartition.cli.options import Unusable, describe
-from gpupartition.cli.orders import Done, add_common, add_why, annotate, carry, chosen, finishing, in_flight, whoami
+from gpupartition.cli.orders import (
+    Done,
+    add_common,
+    add_why,
+    annotate,
+    carry,
+    chosen,
+    finishing,
+    in_flight,
+    order,
+    whoami,
+)
 from gpupartition.cli.targets import POLICY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpupartition.domain.standing import NodeStanding
-    from gpupartition.domain.suspension import Suspension
     from gpupartition.kube import Client, Object
 
 ABOUT: Final = """
@@ -91,22 +99,3 @@ def wanted(body: Object, options: argparse.Namespace, me: str) -> Mapping[str, s
         names.PAUSED_REASON: asked.reason or None,
         names.PAUSED_UNTIL: asked.until or None,
     }
-
-
-def order(found: Suspension | None, options: argparse.Namespace, me: str, what: str) -> Suspension | None:
-    """What is to be written in the place of what is found; None where that says it already.
-
-    Of one's own word what is not said anew stays. Raises Unusable for somebody else's, unless it is to be replaced.
-    """
-    from gpupartition.domain.suspension import Suspension
-
-    asked = Suspension(by=me, reason=options.reason or "", until=options.until or "")
-    if found is None or not found.holds(datetime.now(UTC)):
-        return asked
-    if options.reason in {None, found.reason} and options.until in {None, found.until}:
-        return None
-    if found.by == me != "":
-        return replace(asked, reason=asked.reason or found.reason, until=asked.until or found.until)
-    if not options.overwrite:
-        raise Unusable(f"{what}: {found}; --overwrite replaces that")
-    return asked
