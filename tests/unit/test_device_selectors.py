@@ -115,13 +115,25 @@ def test_an_expression_comes_to_what_kubernetes_has_it_come_to(expression: str, 
         assert selects(expression, device) is comes_to
 
 
-@pytest.mark.parametrize(
-    "expression",
-    ["device.", "device.attributes[?", "cel.bind(a, 1)", "cel.bind(1, 1, true)", "[?1].size() == 1", "now()"],
-)
-def test_what_is_no_expression_or_not_known_here_is_refused_and_never_taken_for_true(expression: str) -> None:
+@pytest.mark.parametrize("expression", ["device.", "device.attributes[?", "1 +* 2", ""])
+def test_what_is_no_expression_is_refused_and_never_taken_for_true(expression: str) -> None:
     with pytest.raises(ValueError, match=r"no CEL|asked of device"):
         selects(expression, Published({"name": "d"}))
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "now()",
+        "cel.bind(a, 1)",
+        "cel.bind(1, 1, true)",
+        f"{OWN}.model.reverse() == 'x'",
+        f"{'(' * 3000}true{')' * 3000}",
+    ],
+)
+def test_what_is_not_read_here_nobody_can_say(expression: str) -> None:
+    with pytest.raises(Unknown, match="has what is not read here"):
+        selects(expression, Published({"name": "d", "attributes": ATTRIBUTES}))
 
 
 @pytest.mark.parametrize(

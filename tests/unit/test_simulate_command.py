@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 from collections.abc import Sequence
@@ -9,6 +10,8 @@ from typing import Any, Final
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.unit.fleet import DRIVER, Fleet, asking, policy
 
 from gpupartition.__main__ import main
@@ -16,6 +19,7 @@ from gpupartition.cli import simulate as command
 from gpupartition.cli.documents import read
 from gpupartition.cli.options import Unusable
 from gpupartition.cli.workloads import KINDS, SPECS
+from gpupartition.domain.cel import program
 from gpupartition.domain.fit import Fits
 from gpupartition.kube import RESOURCE_CLAIM_TEMPLATES, Object
 from gpupartition.settings import Settings
@@ -39,6 +43,12 @@ def pod_spec(*claims: str, template: str = "") -> Object:
     entries = [{"name": each, "resourceClaimName": each} for each in claims]
     entries += [{"name": "gpu", "resourceClaimTemplateName": template}] if template else []
     return {"containers": [{"name": "main", "image": "busybox"}], "resourceClaims": entries}
+
+
+def affinity(operator: str, *values: str) -> Object:
+    terms = [{"matchExpressions": [{"key": "rank", "operator": operator, "values": list(values)}]}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return {"affinity": {"nodeAffinity": required}}
 
 
 def documents(*bodies: Object) -> list[Any]:
@@ -142,6 +152,12 @@ async def test_nothing_that_asks_is_an_error() -> None:
         (claim("a") | {"spec": {"device": {}}}, "spec.device: there is no such field; write devices"),
         (claim("a") | {"spec": []}, "spec: write a map"),
         (object_("Pod", "p", {"resourceClaims": [{"name": "x"}]}), "resourceClaims[0]: write resourceClaimName, or"),
+        (
+            object_("ResourceClaim", "a", asking(capacity={"requests": {"memory": "lots"}})),
+            "spec.devices.requests[0]: capacity.requests[memory]: write a quantity",
+        ),
+        (object_("Pod", "p", affinity("Gt", "x")), "affinity.nodeAffinity: rank: Gt takes one whole number"),
+        (object_("Pod", "p", affinity("Like", "x")), "operator: write In, NotIn"),
         (object_("Job", "j", {"parallelism": -1, "template": {"spec": {}}}), "spec.parallelism: write at least 0"),
         (object_("Job", "j", {}), "spec.template: is missing"),
         (policy() | {"spec": {}}, "spec.driver: is missing"),
@@ -151,6 +167,58 @@ def test_a_mistake_in_a_file_is_told_where_it_is(body: Object, says: str) -> Non
     with pytest.raises(Unusable) as unusable:
         documents(body)
     assert says in str(unusable.value)
+
+
+_JUNK: Final[Sequence[Any]] = [
+    None,
+    {},
+    [],
+    "",
+    "x",
+    -1,
+    0,
+    1.5,
+    True,
+    {"x": 1},
+    [{}],
+    [None],
+    "device.",
+    "9" * 40,
+    {"cel": {}},
+]
+program(
+    "true", {}
+)  # the library raises the limit of recursion when it is first used, which hypothesis does not like half-way
+
+
+@given(st.data())
+def test_whatever_is_in_a_file_is_simulated_or_refused_with_the_place(data: st.DataObject) -> None:
+    one = claim("a", SMALL)
+    one["spec"]["devices"]["requests"][0]["exactly"] |= {
+        "count": 2,
+        "tolerations": [{"key": "k", "operator": "Exists"}],
+    }
+    one["spec"]["devices"]["constraints"] = [{"matchAttribute": f"{DRIVER}/index", "requests": ["gpu"]}]
+    shared = claim("b")
+    shared["spec"]["devices"]["requests"][0]["exactly"]["capacity"] = {"requests": {"memory": "1Gi"}}
+    pod = object_("Pod", "p", pod_spec("b", template="t") | affinity("In", "1") | {"nodeSelector": {"a": "b"}})
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"example.com/gpu": "1", "cpu": 1}}
+    job = object_("Job", "j", {"parallelism": 2, "template": {"spec": pod_spec(template="t")}})
+    bodies: Any = [one, shared, template("t", SMALL), pod, job]
+    inside = bodies
+    while isinstance(inside, dict | list) and inside:
+        key = data.draw(st.sampled_from(sorted(inside) if isinstance(inside, dict) else range(len(inside))))
+        if data.draw(st.booleans()) or not isinstance(inside[key], dict | list) or not inside[key]:
+            inside[key] = data.draw(st.sampled_from(_JUNK))
+            break
+        inside = inside[key]
+    try:
+        rows = asyncio.run(simulated(Fleet(1), *bodies))
+    except Unusable as unusable:
+        told = str(unusable)
+    else:
+        told = command.FORMS["table"](rows)
+    assert told
 
 
 def test_other_kinds_are_passed_over(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -9,6 +10,7 @@ from typing import Any, Final
 
 from gpupartition.cli.documents import OURS, Document, Kinds
 from gpupartition.cli.offline import METADATA, MOST, Schema, misshapen
+from gpupartition.domain import quantity
 from gpupartition.domain.asks import Ask, Desk, alone, key_of
 
 Object = dict[str, Any]
@@ -33,12 +35,13 @@ def _list(items: Schema, **bounds: int) -> Schema:
 
 _TEXT: Final = {"type": "string"}
 _NAME: Final = {"type": "string", "minLength": 1, "maxLength": 253}
+_EXPRESSION: Final = {"type": "string", "maxLength": 10_240}
 _AMOUNTS: Final = {"type": "object", "additionalProperties": {}}  # numbers, or texts
 _TOLERATIONS: Final = _list(_open(key=_TEXT, operator=_TEXT, value=_TEXT, effect=_TEXT))
 
 _ASKED: Final = {
     "deviceClassName": _NAME,
-    "selectors": _list(_map("cel", cel=_map("expression", expression=_TEXT)), maxItems=32),
+    "selectors": _list(_map("cel", cel=_map("expression", expression=_EXPRESSION)), maxItems=32),
     "allocationMode": {"type": "string", "enum": ["ExactCount", "All"]},
     "count": {"type": "integer", "minimum": 1},
     "tolerations": _TOLERATIONS,
@@ -58,7 +61,8 @@ _CLAIM: Final = _map(
     )
 )
 
-_TERM: Final = _list(_map("key", "operator", key=_TEXT, operator=_TEXT, values=_list(_TEXT)))
+_OPERATOR: Final = {"type": "string", "enum": ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]}
+_TERM: Final = _list(_map("key", "operator", key=_TEXT, operator=_OPERATOR, values=_list(_TEXT)))
 _TERMS: Final = _list(_map(matchExpressions=_TERM, matchFields=_TERM))
 _AFFINITY: Final = _open(
     nodeAffinity=_open(
@@ -104,11 +108,30 @@ def _against_rules(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if body["kind"] == "ResourceClaimTemplate":
         at, spec = "spec.spec", spec["spec"]
     for number, request in enumerate(spec.get("devices", {}).get("requests", ())):
+        where = f"{at}.devices.requests[{number}]"
         if ("exactly" in request) == ("firstAvailable" in request):
-            yield f"{at}.devices.requests[{number}]", "write exactly, or firstAvailable, and not both"
-    for number, entry in enumerate(_pod_of(body).get("resourceClaims", ())):
+            yield where, "write exactly, or firstAvailable, and not both"
+        for asked in (request.get("exactly", {}), *request.get("firstAvailable", ())):
+            for name, amount in asked.get("capacity", {}).get("requests", {}).items():
+                if not _is_amount(amount):
+                    yield f"{where}: capacity.requests[{name}]", "write a quantity, such as 40Gi"
+    pod = _pod_of(body)
+    for number, entry in enumerate(pod.get("resourceClaims", ())):
         if ("resourceClaimName" in entry) == ("resourceClaimTemplateName" in entry):
             yield f"resourceClaims[{number}]", "write resourceClaimName, or resourceClaimTemplateName, and not both"
+    required = pod.get("affinity", {}).get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", {})
+    for term in required.get("nodeSelectorTerms", ()):
+        for rule in (*term.get("matchExpressions", ()), *term.get("matchFields", ())):
+            if rule["operator"] in {"Gt", "Lt"} and not re.fullmatch(r"-?\d{1,18}", " ".join(rule.get("values", ()))):
+                yield f"affinity.nodeAffinity: {rule['key']}", f"{rule['operator']} takes one whole number, as a text"
+
+
+def _is_amount(value: Any) -> bool:
+    try:
+        quantity.exact(str(value))
+    except ValueError:
+        return False
+    return isinstance(value, str | int | float)
 
 
 KINDS: Final = Kinds(

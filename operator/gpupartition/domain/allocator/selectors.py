@@ -29,7 +29,7 @@ UNKNOWN: Final = "unknown"
 
 
 class Unknown(Exception):  # noqa: N818 - no error, but an answer
-    """What is asked of a device is not known of it yet."""
+    """Nobody can say: what is asked of a device is not known of it yet, or is asked in words that are not read here."""
 
 
 class Selectable(Hashable, Protocol):
@@ -49,7 +49,7 @@ def selects(expression: str, device: Selectable) -> bool:
     """Whether the expression is true of the device.
 
     Raises ValueError for what is no CEL, cannot be asked of this device, or is neither true nor false: the scheduler gives up the pod then.
-    Raises Unknown where that depends on what is not known of the device.
+    Raises Unknown where that depends on what is not known of the device, or on a function that Kubernetes may have and this has not.
     """
     looked_at, body, driver = _looks_at(expression), device.body, device.driver
     if looked_at is None or not all(
@@ -84,15 +84,21 @@ def _alike(expression: str, driver: str, seen: tuple[str, ...], device: _Like) -
 
 
 def _answer(expression: str, device: Selectable) -> bool:
+    name = device.body["name"]
     try:
         answer = _compiled(expression).evaluate(_variables(device))
-    except (CELEvalError, CELSyntaxError, CELUnsupportedError) as error:
+    except CELEvalError as error:
+        why = str(error.args[0])
+        if why.startswith("undeclared reference"):
+            raise Unknown(f"{expression!r} has what is not read here: {why}") from None
         if device.body.get(UNKNOWN):
-            raise Unknown(f"{expression!r} asks what is not known of device {device.body['name']}") from None
-        raise ValueError(f"{expression!r} cannot be asked of device {device.body['name']}: {error.args[0]}") from None
+            raise Unknown(f"{expression!r} asks what is not known of device {name}") from None
+        raise ValueError(f"{expression!r} cannot be asked of device {name}: {why}") from None
+    except (CELSyntaxError, CELUnsupportedError, RecursionError) as error:
+        raise Unknown(f"{expression!r} has what is not read here: {error.args[0]}") from None
     if not isinstance(answer, BoolType):
         raise ValueError(  # noqa: TRY004 - what is wrong is what was written
-            f"{expression!r} is neither true nor false when it is asked of device {device.body['name']}, but {answer!r}"
+            f"{expression!r} is neither true nor false when it is asked of device {name}, but {answer!r}"
         )
     return bool(answer)
 
