@@ -11,7 +11,8 @@ from tests.unit import test_amd_dcm as amd
 from tests.unit import test_nvidia_mig as nvidia
 
 from gpupartition.api.v1alpha1 import DriverType
-from gpupartition.backends import plugin_template
+from gpupartition.backends import BACKENDS, offers, plugin_template
+from gpupartition.backends import foreseen as foreseen_by
 from gpupartition.backends.example_limits import published
 from gpupartition.backends.foreseen import slices_after
 from gpupartition.domain.allocator.selectors import UNKNOWN
@@ -29,6 +30,10 @@ def foreseen(kind: DriverType, then: Pool, now: Pool | None = None, on: NodeFact
 
 def devices(bodies: list[Body]) -> list[Body]:
     return [device for body in bodies for device in body["spec"].get("devices", ())]
+
+
+def test_each_type_of_driver_says_what_it_will_publish_and_of_which_kinds() -> None:
+    assert BACKENDS.keys() == foreseen_by._CONTENTS.keys() | foreseen_by._BY_GPU.keys() == offers._OFFERS.keys()
 
 
 def test_what_the_operator_publishes_itself_is_known_to_the_letter() -> None:
