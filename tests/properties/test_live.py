@@ -5,23 +5,23 @@ What somebody has is never taken from under him, and nothing that is given out a
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 import pytest
-from tests.unit.published import BACKEND, H100, Server, config, driver, equal, layout, node
+from tests.properties.late import RECORD, Late, Slices, explore, facts, kept, write_of, written
+from tests.unit.published import BACKEND, H100, Server, config, driver, equal, layout
 from tests.unit.worlds import LONG, NEVER, T0, granted, record, world
 
 from gpupartition.api.v1alpha1 import Assigned, NodeStateStatus, Phase
 from gpupartition.domain import changes, writes
-from gpupartition.domain.backend import Cluster, NodeFacts, Observation
+from gpupartition.domain.backend import Cluster, Observation
 from gpupartition.domain.changes import class_of
-from gpupartition.domain.effects import CreateSlice, DeleteSlice, Effect, PutSlice
+from gpupartition.domain.effects import CreateSlice, DeleteSlice, PutSlice
 from gpupartition.domain.guards import expected_pool, is_expected
 from gpupartition.domain.holders import Holder, blocking
 from gpupartition.domain.lifecycle import advance
@@ -35,17 +35,6 @@ ONE_GPU: Final = driver({**H100, "count": 1})
 WHOLE, HALVES = config(layout(), of=ONE_GPU), config(equal(2, offerWhole=False), of=ONE_GPU)
 WAYS_BACK: Final = {config_.fingerprint: config_ for config_ in (WHOLE, HALVES)}
 CLAIMS: Final = 2
-RECORD: Final = "the record"
-
-Slices = tuple[tuple[str, str], ...]
-
-
-class Late(NamedTuple):
-    """What a stopped worker is going to write: a slice (None: delete it), or the record."""
-
-    name: str
-    body: str | None
-    creates: bool = False
 
 
 class Seen(NamedTuple):
@@ -72,7 +61,7 @@ class Node:
         """The whole GPU is there, and somebody has it."""
         server = Server(ONE_GPU)
         list(server.assign(WHOLE.assigned(), "s1"))
-        there = tuple(sorted((name, _kept(body)) for name, body in server.slices.items()))
+        there = tuple(sorted((name, kept(body)) for name, body in server.slices.items()))
         begun = record(Phase.ADMITTED, target=HALVES, previous=WHOLE, change="Live", quiesce="None", generation=1)
         return Seen(there, there, ("gpu-0-full",), _told(begun), may_return=self._returns, may_be_wiped=self._wiped)
 
@@ -109,8 +98,8 @@ class Node:
 
 def _decide(seen: Seen, *, overdue: bool) -> Late | None:
     """What the real code makes of it, read as the controller reads it."""
-    state, facts = _state(seen), _facts(seen.slices)
-    observed = BACKEND.observe(ONE_GPU, facts, Cluster())
+    state, there = _state(seen), facts(seen.slices)
+    observed = BACKEND.observe(ONE_GPU, there, Cluster())
     wanted = WHOLE if seen.returns else HALVES
     at_rest = state.phase in AT_REST
     change: str = state.change
@@ -150,10 +139,10 @@ def _decide(seen: Seen, *, overdue: bool) -> Late | None:
         driver=ONE_GPU,
         driver_name="gpu.example.org",
         backend=BACKEND,
-        facts=facts,
+        facts=there,
         rule=None,
     )
-    return next((_late(e) for e in effects(state, turn, subject) if isinstance(e, SLICE)), None)
+    return next((write_of(e) for e in effects(state, turn, subject) if isinstance(e, SLICE)), None)
 
 
 SLICE: Final = (CreateSlice, PutSlice, DeleteSlice)
@@ -191,15 +180,8 @@ def _written(seen: Seen, late: Late) -> Seen:
     """The write reaches the server. Whoever was about to write the same object by what it was finds another version."""
     if late.name == RECORD:
         return seen._replace(record=str(late.body), late=tuple(w for w in seen.late if w.name != RECORD))
-    there = dict(seen.slices)
-    if late.creates == (late.name in there):
-        return seen
-    if late.body is None:
-        del there[late.name]
-    else:
-        there[late.name] = late.body
-    waiting = tuple(w for w in seen.late if w.name != late.name or w.creates)
-    return seen._replace(slices=tuple(sorted(there.items())), late=waiting)
+    there, waiting = written(seen.slices, seen.late, late)
+    return seen._replace(slices=there, late=waiting)
 
 
 def _records(late: tuple[Late, ...]) -> tuple[Late, ...]:
@@ -222,29 +204,9 @@ def broken(seen: Seen) -> str:
 DEVICES: Final = {d.name: d for c in (WHOLE, HALVES) for d in c.pool.devices}
 
 
-def explore(game: Node) -> tuple[str, set[tuple[Phase, bool]]]:
-    """What is broken in some state that can be reached, and how; "" when nothing is. And phases, and whether something was retiring in them."""
-    first = game.initial()
-    came: dict[Seen, tuple[Seen | None, str]] = {first: (None, "")}
-    waiting = [first]
-    for seen in waiting:
-        found = broken(seen)
-        if found:
-            return "\n".join([*_story(came, seen), found]), set()
-        for what, after in game.steps(seen):
-            if after not in came:
-                came[after] = (seen, what)
-                waiting.append(after)
-    states = {seen.record for seen in came}
-    return "", {(s.phase, bool(s.retiring)) for s in map(NodeStateStatus.model_validate_json, states)}
-
-
-def _story(came: Mapping[Seen, tuple[Seen | None, str]], seen: Seen | None) -> list[str]:
-    told: list[str] = []
-    while seen is not None:
-        seen, what = came[seen]
-        told.append(what)
-    return told[::-1]
+def play(game: Node) -> tuple[str, Iterable[Seen]]:
+    """What is broken, and how; and all that can be seen."""
+    return explore(game.initial(), game.steps, broken)
 
 
 def _state(seen: Seen) -> NodeStateStatus:
@@ -261,27 +223,8 @@ def _told(state: NodeStateStatus) -> str:
     return state.model_copy(update=same | ways).model_dump_json()
 
 
-def _facts(there: Slices) -> NodeFacts:
-    return NodeFacts(node=node(), slices=[json.loads(body) for _, body in there])
-
-
 def _pool(there: Slices) -> Pool:
-    return Pool.read(_facts(there).slices)
-
-
-def _kept(body: Mapping[str, Any]) -> str:
-    return json.dumps({**body, "metadata": {**body["metadata"], "uid": "u", "resourceVersion": "1"}}, sort_keys=True)
-
-
-def _late(effect: Effect) -> Late:
-    match effect:
-        case CreateSlice(body=body):
-            return Late(body["metadata"]["name"], _kept(body), creates=True)
-        case PutSlice(body=body):
-            return Late(body["metadata"]["name"], _kept(body))
-        case DeleteSlice(name=name):
-            return Late(name, None)
-    raise AssertionError(f"nobody expected {effect}")
+    return Pool.read(facts(there).slices)
 
 
 SCENES: Final = {
@@ -292,8 +235,10 @@ SCENES: Final = {
 
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
 def test_nothing_is_taken_from_under_anybody_and_nothing_is_sold_twice(scene: Callable[[], Node]) -> None:
-    found, phases = explore(scene())
+    found, states = play(scene())
     assert not found, found
+    records = {seen.record for seen in states}
+    phases = {(s.phase, bool(s.retiring)) for s in map(NodeStateStatus.model_validate_json, records)}
     rests = (Phase.UP_TO_DATE, Phase.ROLLED_BACK)
     assert {(phase, retires) for phase in rests for retires in (False, True)} <= phases
 
@@ -324,4 +269,4 @@ MUTANTS: Final = {
 @pytest.mark.parametrize(("where", "name", "wrong"), MUTANTS.values(), ids=MUTANTS)
 def test_each_rule_is_needed(where: Any, name: str, wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(where, name, wrong)
-    assert any(explore(scene())[0] for scene in SCENES.values())
+    assert any(play(scene())[0] for scene in SCENES.values())

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import pytest
-from tests.unit.published import BACKEND, H100, Server, config, driver, equal, layout, node
+from tests.properties.late import RECORD, Late, Slices, explore, facts, kept, write_of, written
+from tests.unit.published import BACKEND, H100, Server, config, driver, equal, layout
 from tests.unit.worlds import LONG, NEVER, T0, quiesce, record, world
 
 from gpupartition.api.v1alpha1 import DriverSpec, NodeStateStatus, Phase
 from gpupartition.backends import slices
-from gpupartition.domain.backend import Cluster, Config, NodeFacts
-from gpupartition.domain.effects import CreateSlice, DeleteSlice, Effect, PutSlice
+from gpupartition.domain.backend import Cluster, Config
+from gpupartition.domain.effects import CreateSlice, Effect, PutSlice
 from gpupartition.domain.guards import expected_pool
 from gpupartition.domain.lifecycle import advance
 from gpupartition.domain.pool import Pool
@@ -31,17 +32,6 @@ FROM_TO: Final[dict[str, tuple[DriverSpec, Config, Config]]] = {
 }
 
 
-class Late(NamedTuple):
-    """What a stopped worker is going to write: a slice (None: delete it), or the record."""
-
-    name: str
-    body: str | None
-    creates: bool = False
-
-
-Slices = tuple[tuple[str, str], ...]
-
-
 class Seen(NamedTuple):
     """The slices by name, the record, and those who are late."""
 
@@ -50,7 +40,6 @@ class Seen(NamedTuple):
     late: tuple[Late, ...] = ()
 
 
-RECORD: Final = "the record"
 RULE: Final = {"metadata": {"name": "r", "uid": "r"}, "spec": {"taint": {"effect": "NoSchedule"}}}
 
 
@@ -67,7 +56,7 @@ class Publishing:
         if self.previous.pool.devices:
             list(server.assign(self.previous.assigned(), "s1"))
         begun = record(Phase.APPLYING, target=self.target, previous=self.previous, step="s2", generation=2)
-        there = {name: _kept(body) for name, body in server.slices.items()}
+        there = {name: kept(body) for name, body in server.slices.items()}
         return Seen(tuple(sorted(there.items())), _told(begun))
 
     def steps(self, seen: Seen) -> Iterator[tuple[str, Seen]]:
@@ -90,8 +79,8 @@ class Publishing:
         return known
 
     def _wish(self, there: Slices, recorded: str, *, overdue: bool) -> Late | None:
-        state, facts = NodeStateStatus.model_validate_json(recorded), _facts(there)
-        observed = BACKEND.observe(self.driver, facts, Cluster())
+        state, seen = NodeStateStatus.model_validate_json(recorded), facts(there)
+        observed = BACKEND.observe(self.driver, seen, Cluster())
         closed = state.phase not in AT_REST | {Phase.RELEASING}
         turn = world(
             after=LONG if overdue else NEVER,
@@ -109,29 +98,22 @@ class Publishing:
             driver=self.driver,
             driver_name="gpu.example.org",
             backend=BACKEND,
-            facts=facts,
+            facts=seen,
             rule=RULE if closed else None,
         )
-        return next((_late(effect) for effect in effects(state, turn, subject)), None)
+        return next((write_of(effect) for effect in effects(state, turn, subject)), None)
 
     def written(self, seen: Seen, late: Late) -> Seen:
         """The write reaches the server. Whoever was about to write the same object by what it was finds another version."""
         if late.name == RECORD:
             after = seen._replace(record=str(late.body))
             return after._replace(late=tuple(w for w in seen.late if w.name != RECORD))
-        there = dict(seen.slices)
-        if late.creates and late.name in there:
-            return seen
-        if late.body is None:
-            there.pop(late.name, None)
-        else:
-            there[late.name] = late.body
-        waiting = tuple(w for w in seen.late if w.name != late.name or w.creates)
-        return seen._replace(slices=tuple(sorted(there.items())), late=waiting)
+        there, waiting = written(seen.slices, seen.late, late)
+        return seen._replace(slices=there, late=waiting)
 
     def broken(self, seen: Seen) -> str:
         """What is wrong with what everybody sees."""
-        state, pool = _state(seen), Pool.read(_facts(seen.slices).slices)
+        state, pool = _state(seen), Pool.read(facts(seen.slices).slices)
         if pool.usable and not any(pool.equals(c.pool) for c in (self.previous, self.target)):
             return "the pool is neither the former one nor the new one"
         open_again = state.phase in AT_REST or state.phase is Phase.RELEASING
@@ -152,55 +134,17 @@ def _told(state: NodeStateStatus) -> str:
     return state.model_copy(update={"token": token, "since": T0}).model_dump_json()
 
 
-def _facts(there: Slices) -> NodeFacts:
-    return NodeFacts(node=node(), slices=[json.loads(body) for _, body in there])
-
-
-def _kept(body: Mapping[str, Any]) -> str:
-    """As it is kept; who may write it by its version is told by those who are late."""
-    return json.dumps({**body, "metadata": {**body["metadata"], "uid": "u", "resourceVersion": "1"}}, sort_keys=True)
-
-
-def _late(effect: Effect) -> Late:
-    match effect:
-        case CreateSlice(body=body):
-            return Late(body["metadata"]["name"], _kept(body), creates=True)
-        case PutSlice(body=body):
-            return Late(body["metadata"]["name"], _kept(body))
-        case DeleteSlice(name=name):
-            return Late(name, None)
-    raise AssertionError(f"nobody expected {effect}")
-
-
-def explore(publishing: Publishing) -> tuple[str, set[Phase]]:
-    """What is broken in some state that can be reached, and how; "" when nothing is. And the phases that are reached."""
-    first = publishing.initial()
-    came: dict[Seen, tuple[Seen | None, str]] = {first: (None, "")}
-    waiting = [first]
-    for seen in waiting:
-        found = publishing.broken(seen)
-        if found:
-            return "\n".join([*_story(came, seen), found]), set()
-        for what, after in publishing.steps(seen):
-            if after not in came:
-                came[after] = (seen, what)
-                waiting.append(after)
-    return "", {_state(seen).phase for seen in came}
-
-
-def _story(came: Mapping[Seen, tuple[Seen | None, str]], seen: Seen | None) -> list[str]:
-    told: list[str] = []
-    while seen is not None:
-        seen, what = came[seen]
-        told.append(what)
-    return told[::-1]
+def explored(publishing: Publishing) -> tuple[str, set[Phase]]:
+    """What is broken, and how; and the phases that are reached."""
+    found, states = explore(publishing.initial(), publishing.steps, publishing.broken)
+    return found, {_state(seen).phase for seen in states}
 
 
 @pytest.mark.parametrize(("of", "previous", "target"), FROM_TO.values(), ids=FROM_TO)
 def test_whoever_is_late_the_pool_is_one_layout_or_the_other_and_at_rest_the_one_on_record(
     of: DriverSpec, previous: Config, target: Config
 ) -> None:
-    found, phases = explore(Publishing(of, previous, target))
+    found, phases = explored(Publishing(of, previous, target))
     assert not found, found
     assert {Phase.ROLLED_BACK, Phase.UP_TO_DATE} <= phases
 
@@ -241,4 +185,4 @@ def _content(body: Mapping[str, Any]) -> str:
 @pytest.mark.parametrize("wrong", [only_what_differs, one_generation])
 def test_each_rule_of_writing_slices_is_needed(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slices, "next_write", wrong)
-    assert any(explore(Publishing(*way))[0] for way in FROM_TO.values())
+    assert any(explored(Publishing(*way))[0] for way in FROM_TO.values())
