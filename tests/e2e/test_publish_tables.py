@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tests.e2e.bench import becomes
 from tests.e2e.publishing import FULL, POLICY, WAIT, gpus, nothing_is_ever_sold_twice, site
 from tests.e2e.rollout import Watcher, condition, stalled
 
@@ -80,6 +81,7 @@ async def test_exact_partitions_can_all_be_had_and_who_holds_one_that_stays_noti
         await users.ask("stays", of("3g.40gb"))
         assert await users.device("stays") == "gpu-0-3g--40gb-4"
         await own.gets(layout("Profiles", profiles=[{"name": "all-balanced"}]), **WAIT)
+        await becomes(own.retired, [])
         kinds = ["1g--10gb-2", "1g--10gb-3", "2g--20gb-0", "3g--40gb-4"]
         assert sorted(await own.offers()) == [f"gpu-{index}-{kind}" for index in (0, 1) for kind in kinds]
         for number in range(7):
