@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if list(arguments[:1]) == [ASK]:
-        return int(_module("completion").complete(arguments[1:]))
+        return _complete(arguments[1:])
     parser = argparse.ArgumentParser(
         prog="kubectl gpp" if Path(sys.argv[0]).stem == PLUGIN else "gpupartition",
         description="Rolls GPU partition layouts over a cluster, node by node.",
@@ -90,6 +90,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(asyncio.run(_module(options.command).run(options, *given)))
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def complete() -> int:
+    """Answer kubectl, which asks `kubectl_complete-gpp WORD...` what may be written next."""
+    return _complete(sys.argv[1:])
+
+
+def _complete(words: Sequence[str]) -> int:
+    commands = {name: command.help for name, command in COMMANDS.items()}
+    return int(_module("completion").complete(words, commands, parser_of))
 
 
 def parser_of(command: str) -> argparse.ArgumentParser:

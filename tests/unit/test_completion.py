@@ -102,7 +102,7 @@ def test_a_script_is_printed_for_each_shell(shell: str, capsys: pytest.CaptureFi
 
 def test_kubectls_own_program_is_installed_beside_the_plugin() -> None:
     project = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
-    assert 'kubectl_complete-gpp = "gpupartition.cli.completion:main"' in project
+    assert 'kubectl_complete-gpp = "gpupartition.__main__:complete"' in project
 
 
 # ------------------------------------------------------------------------------------------------------------------ in real shells

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from gpupartition.cli.candidates import NODES, POLICIES, candidates, told
@@ -96,16 +95,10 @@ async def run(options: argparse.Namespace) -> int:
     return tell("script", SHELLS[options.shell].rstrip("\n"))
 
 
-def main() -> int:
-    """Answer kubectl, which asks `kubectl_complete-gpp WORD...`."""
-    return complete(sys.argv[1:])
-
-
-def complete(words: Sequence[str]) -> int:
-    """Print what may stand in the place of the last word; returns the exit code."""
-    from gpupartition.__main__ import COMMANDS, parser_of
-
-    commands = {name: command.help for name, command in COMMANDS.items()}
+def complete(
+    words: Sequence[str], commands: Mapping[str, str], parser_of: Callable[[str], argparse.ArgumentParser]
+) -> int:
+    """Print what may stand in the place of the last word, of these commands, each with what it is for; returns the exit code."""
     return tell("candidates", told(*candidates(words, commands, parser_of, names)))
 
 
