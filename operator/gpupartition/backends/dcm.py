@@ -39,7 +39,7 @@ def services(config_map: Mapping[str, Any] | None) -> Sequence[str]:
     """The services of the node that the file says to stop and start; none where there is no file, or none that can be read."""
     try:
         found = json.loads((config_map or {}).get("data", {}).get(FILE, "{}"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return ()
     told = found.get(_SERVICES) if isinstance(found, dict) else None
     names = told.get("names") if isinstance(told, dict) else None

@@ -53,8 +53,15 @@ def running_template(pod: Object | None, cluster: Cluster) -> Mapping[str, Any] 
     found = next((r for r in cluster.controller_revisions if r["metadata"]["name"] == name), None)
     if found is None or _controller(found).get("uid") != owner.get("uid"):
         return None
-    template: Mapping[str, Any] = found["data"]["spec"]["template"]
-    return template
+    return _template(found)
+
+
+def _template(revision: Object) -> Mapping[str, Any] | None:
+    """What a ControllerRevision holds; None where somebody wrote one of another shape, as of its data nothing is checked."""
+    spec = revision["data"].get("spec")
+    template = spec.get("template") if isinstance(spec, dict) else None
+    pod = template.get("spec") if isinstance(template, dict) else None
+    return template if isinstance(pod, dict) and pod.get("containers") else None
 
 
 def why_not_ready(base: Ref, facts: NodeFacts, assignment: str | None, cluster: Cluster) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -84,7 +85,8 @@ async def explain(client: Client, settings: Settings, name: str) -> Explanation:
     try:
         plans = await foresee(client, settings, names=[standing.policy] if standing else [])
     except Unusable as unusable:
-        unforeseen = "; ".join(unusable.lines)
+        # That a file could be named is advice for a plan, and nothing that can be done here.
+        unforeseen = "; ".join(re.sub("; (or )?name a file with -f$", "", line) for line in unusable.lines)
     of_it = [(plan, row) for plan in plans for row in plan.nodes if row.node == name]
     plan, row = next(iter(sorted(of_it, key=lambda each: each[1].fate == "Contested")), (None, None))
     policy = standing.policy if standing else plan.policy if plan else ""

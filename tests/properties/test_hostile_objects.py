@@ -1,0 +1,263 @@
+"""Whatever an API server lets through is looked at, or refused in words; none of it ends the operator, or gets into what it writes."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.properties import hostile
+from tests.properties.hostile import fuzz
+from tests.unit import published
+
+from gpupartition.api.v1alpha1 import DriverSpec, PolicySpec
+from gpupartition.backends import BACKENDS
+from gpupartition.backends import plugin_template as plugin
+from gpupartition.backends.plugin_pods import running_template
+from gpupartition.cli.offline import refused
+from gpupartition.controller import caches
+from gpupartition.controller.intent import Policy
+from gpupartition.domain import gpumap
+from gpupartition.domain.backend import Cluster, Config, NodeFacts, Refused
+from gpupartition.domain.effects import PatchNode
+from gpupartition.domain.entries import identity, is_entry, is_there, last_used, used, waits_for_rest
+from gpupartition.domain.entries import written as written_at
+from gpupartition.domain.holders import holders
+from gpupartition.domain.pool import Pool
+from gpupartition.kube import Object
+from gpupartition.kube.reflector import key_of
+
+refused(
+    hostile.SOMETHING
+)  # the library for CEL raises the limit of recursion when it is first used, which a test here may not
+
+NOW: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
+NAMESPACE: Final = "gpus"
+ALL: Final = {"all": True}
+DRIVERS: Final[Mapping[str, Object]] = {
+    "ExampleDriver": {"exampleDriver": {"daemonSet": {"namespace": NAMESPACE, "name": "base"}, "gpusPerNode": 8}},
+    "NvidiaMig": {
+        "nvidiaMig": {
+            "migManager": {"namespace": NAMESPACE, "name": "mig-manager"},
+            "config": "gpp",
+            "plugin": {"namespace": NAMESPACE, "name": "plugin"},
+            "tables": {"name": "tables"},
+        }
+    },
+    "AmdDcm": {
+        "amdDcm": {
+            "configManager": {"namespace": NAMESPACE, "name": "dcm"},
+            "config": "gpp",
+            "plugin": {"namespace": NAMESPACE, "name": "plugin"},
+            "tables": {"name": "tables"},
+        }
+    },
+    "Publish": {
+        "publish": {
+            "driverName": "gpu.example.org",
+            "inventory": {
+                "nodeLabels": {"count": "nvidia.com/gpu.count", "product": "nvidia.com/gpu.product", "memory": "nvidia.com/gpu.memory"}
+            },
+        }
+    },
+}  # fmt: skip
+LAYOUTS: Final[Mapping[str, list[Object]]] = {
+    "ExampleDriver": [published.layout(), published.equal(2)],
+    "NvidiaMig": [
+        published.layout(),
+        published.layout("Keep"),
+        published.layout("Profiles", profiles=[{"name": "1g.10gb", "count": 2}]),
+        published.layout("Profiles", profiles=[{"name": "all-balanced"}]),
+    ],
+    "AmdDcm": [published.layout(), published.layout("Keep"), published.layout("Mode", mode={"compute": "CPX", "memory": "NPS1"})],
+    "Publish": [published.layout(), published.equal(2), published.equal(63)],
+}  # fmt: skip
+
+
+@st.composite
+def clusters(draw: st.DrawFn, kind: str) -> Cluster:
+    """What stands in the namespace of a driver of this type."""
+    sets = [draw(hostile.daemon_set(name, NAMESPACE)) for name in ("base", "mig-manager", "plugin", "dcm")]
+    maps = {
+        "NvidiaMig": [("gpp", "config.yaml", hostile.MIG), ("tables", "", hostile.MIG_TABLE)],
+        "AmdDcm": [("gpp", "config.json", hostile.DCM), ("tables", "", hostile.AMD_TABLE)],
+    }
+    there = [draw(hostile.config_map(name, NAMESPACE, file, seed)) for name, file, seed in maps.get(kind, ())]
+    revisions = draw(hostile.some(hostile.controller_revision(NAMESPACE)))
+    return Cluster(
+        daemon_sets=[d for d in sets if draw(st.integers(0, 9))], config_maps=there, controller_revisions=revisions
+    )
+
+
+@st.composite
+def facts(draw: st.DrawFn) -> NodeFacts:
+    """A node with whatever is on it."""
+    return NodeFacts(
+        node=draw(hostile.node()),
+        slices=draw(hostile.some(hostile.resource_slice())),
+        pods=[caches.trim_pod(pod) for pod in draw(hostile.some(hostile.pod(NAMESPACE)))],
+    )
+
+
+@pytest.mark.parametrize("kind", DRIVERS)
+@given(data=st.data())
+@fuzz()
+def test_each_backend_answers_or_refuses_in_words(kind: str, data: st.DataObject) -> None:
+    driver = DriverSpec.model_validate({"type": kind, **DRIVERS[kind]})
+    backend, cluster, on = BACKENDS[driver.type], data.draw(clusters(kind)), data.draw(facts())
+    policy = PolicySpec.model_validate(
+        {
+            "driver": "d",
+            "nodeSelector": {"matchLabels": {"a": "b"}},
+            "layouts": [data.draw(st.sampled_from(LAYOUTS[kind]))],
+        }
+    )
+    before = copy.deepcopy(cluster)
+    told = [str(problem) for problem in backend.preflight(driver, cluster)]
+    hash(backend.depends(driver, on.node, lambda: on))
+    configs: list[Config] = []
+    for ask in (backend.compile, lambda d, _, f, c: backend.way_back(d, f, c)):
+        try:
+            configs.append(ask(driver, policy, on, cluster))
+        except Refused as why:
+            told += map(str, why.problems)
+    try:
+        backend.driver_name(driver, cluster)
+    except Refused as why:
+        told += map(str, why.problems)
+    seen = backend.observe(driver, on, cluster)
+    for config in configs:
+        assert Pool.from_json(config.pool.to_json()).to_json() == config.pool.to_json()
+        backend.disturbs(seen.pool, config.pool)
+        for step in ("", "s2"):
+            effect = backend.assign(driver, on, config.assigned(), step, 2)
+            assert not isinstance(effect, PatchNode) or unharmed(effect.labels)
+        backend.repair(driver, on, config.assigned(), 2)
+        for body in config.objects:
+            unchanged_but_for_ours(body, cluster)
+    backend.cancel(driver, on, "s2")
+    assert cluster == before
+    assert all(told)
+
+
+def unharmed(labels: Mapping[str, str | None]) -> bool:
+    """Whether the API server would take these."""
+    return all(
+        value is None or re.fullmatch(r"[A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?", value, re.ASCII)
+        for value in labels.values()
+    )
+
+
+def unchanged_but_for_ours(body: Mapping[str, Any], cluster: Cluster) -> None:
+    """What is written of a layout is what stood there, and in it nothing but what the layout says."""
+    present = cluster.present(body)
+    for ask in (is_there, used, written_at, waits_for_rest):
+        ask(body, present)
+    if not is_entry(body):
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", body["metadata"]["name"])
+        template = body["spec"]["template"]
+        assert plugin.settings(template)
+        assert body["metadata"]["labels"].items() <= template["metadata"]["labels"].items()
+        assert [*containers(template)] in [[*containers(each)] for each in templates(cluster)]
+        return
+    document = body["document"]
+    before = document.read(present)  # an Unreadable one has been refused
+    after = document.with_entry(present, body["key"], body["content"], NOW)
+    assert document.read(after) == {**before, body["key"]: json.loads(json.dumps(body["content"]))}
+    assert {k: v for k, v in after["data"].items() if k != document.file} == {
+        k: v for k, v in (present or {}).get("data", {}).items() if k != document.file
+    }
+    assert document.read(document.without(after, {body["key"]}, NOW)) == {
+        k: v for k, v in before.items() if k != body["key"]
+    }
+    assert identity(body)
+
+
+def templates(cluster: Cluster) -> Iterator[Object]:
+    """All from which a variant can be made."""
+    yield from (each["spec"]["template"] for each in cluster.daemon_sets)
+    for revision in cluster.controller_revisions:
+        spec = revision["data"].get("spec")
+        template = spec.get("template") if isinstance(spec, dict) else None
+        if isinstance(template, dict) and isinstance(template.get("spec"), dict):
+            yield template
+
+
+def containers(template: Object) -> Iterator[Object]:
+    """Each container without the variables that say the layout."""
+    for each in template["spec"].get("containers", ()):
+        env = [e for e in each.get("env", ()) if e["name"] not in {plugin.GPUS, plugin.PARTS, plugin.SHARED}]
+        yield {**{key: value for key, value in each.items() if key != "env"}, "env": env}
+
+
+@given(
+    slices=st.lists(hostile.resource_slice(st.just("gpu.example.com")), max_size=4),
+    claims=st.lists(hostile.claim(), max_size=3),
+)
+@fuzz()
+def test_a_pool_is_read_whatever_is_published_and_held(slices: list[Object], claims: list[Object]) -> None:
+    pool = Pool.read(s for s in slices if s["spec"]["pool"]["name"] == hostile.NODE)
+    again = Pool.from_json(pool.to_json())
+    assert again.to_json() == pool.to_json()
+    assert pool.equals(pool) is pool.usable
+    assert pool.vanishing(pool) == frozenset()
+    held = holders(claims, node=hostile.NODE, driver="gpu.example.com", pool=hostile.NODE)
+    drawn = gpumap.read(hostile.NODE, "gpu.example.com", slices, claims)
+    assert {h.device for h in held} - pool.names == set(drawn.lost)
+    assert all(part.size > 0 for gpu in drawn.gpus for part in gpu.parts)
+
+
+@pytest.mark.parametrize(
+    "data", [{}, {"spec": []}, {"spec": {"template": "a"}}, {"spec": {"template": {"spec": {"containers": []}}}}]
+)
+def test_a_controller_revision_of_another_shape_says_nothing_of_what_a_pod_runs(data: Object) -> None:
+    owner = [{"kind": "DaemonSet", "name": "base", "uid": "base", "controller": True}]
+    made = {"metadata": {"name": "a", "labels": {"controller-revision-hash": "1"}, "ownerReferences": owner}}
+    revision = {"metadata": {"name": "base-1", "ownerReferences": owner}, "data": data}
+    assert running_template(made, Cluster(controller_revisions=[revision])) is None
+
+
+@given(data=st.data())
+@fuzz()
+def test_the_operator_keeps_a_copy_of_whatever_there_is(data: st.DataObject) -> None:
+    """What its caches make of an object ends the operator, should it fail."""
+    for strategy, keep, *indexes in (
+        (hostile.node(), caches.trim_node, caches._node_ready),
+        (hostile.resource_slice(), caches.trim_slice, caches._slice_node, caches._slice_of_a_plugin),
+        (hostile.claim(), caches.trim_claim, caches.claim_pools),
+        (hostile.pod(), caches.trim_pod, caches._pod_node),
+        (hostile.daemon_set("base"), caches.trim_daemon_set),
+        (hostile.controller_revision(), caches.trim),
+    ):
+        body = data.draw(strategy)
+        assert key_of(body)
+        kept = keep(copy.deepcopy(body))
+        if kept is not None:
+            assert all(isinstance(value, str) for index in indexes for value in index(kept))
+            last_used(kept)
+
+
+@pytest.mark.parametrize("kind", ["GpuPartitionPolicy", "GpuPartitionDriver"])
+@given(data=st.data())
+@fuzz()
+def test_what_the_schema_lets_through_is_read_and_all_else_refused_in_words(kind: str, data: st.DataObject) -> None:
+    body = data.draw(hostile.written_by_hand(kind))
+    whys = refused(body)
+    assert all(len(f"{path}{why}") < 1000 for path, why in whys)
+    if whys:
+        return
+    if kind == "GpuPartitionDriver":
+        assert DriverSpec.model_validate(body["spec"])
+        return
+    notes = data.draw(hostile.ANNOTATIONS)
+    policy = Policy.read({**body, "metadata": {"name": "a", "uid": "a", "generation": 1, "annotations": notes}})
+    assert policy.spec is not None
+    assert policy.paused(NOW) is not None
+    assert policy.retry_of(hostile.NODE) is not None
+    policy.selects(data.draw(hostile.node()))
