@@ -11,7 +11,9 @@ from tests.unit.fleet import policy
 
 from gpupartition.__main__ import main
 from gpupartition.cli import plan
+from gpupartition.controller.operator import Operator
 from gpupartition.domain import outlook
+from gpupartition.kube import NotFound
 
 NOWHERE = {
     "apiVersion": "v1",
@@ -70,3 +72,17 @@ def test_a_cluster_that_does_not_answer_is_named_with_what_to_look_at(
     (tmp_path / "policy.yaml").write_text(yaml.safe_dump(policy()))
     assert main(["plan", "-f", str(tmp_path / "policy.yaml"), "--kubeconfig", str(tmp_path / "kubeconfig")]) == 1
     assert "is this the right kubeconfig and context?" in capsys.readouterr().err
+
+
+def test_an_operator_that_is_refused_what_it_begins_with_says_so_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(NOWHERE))
+
+    async def refused(_: Operator) -> None:
+        raise ExceptionGroup("tasks", [ExceptionGroup("more", [NotFound("list policies", 404, "NotFound", "none")])])
+
+    monkeypatch.setattr(Operator, "run", refused)
+    assert main(["run", "--kubeconfig", str(tmp_path / "kubeconfig")]) == 1
+    assert "list policies: 404 NotFound: none; see to its rights" in caplog.text
+    assert "Traceback" not in caplog.text

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from gpupartition.domain.world import Limits
-from gpupartition.settings import Settings
+from gpupartition.settings import _READERS, Settings
 
+REFERENCE = Path(__file__).parents[2] / "docs/reference.md"
 LIMIT_NAMES = [f.name for f in fields(Limits)]
 
 
@@ -98,3 +101,20 @@ def test_all_problems_are_named_at_once() -> None:
 
 def test_the_testbeds_own_variables_are_none_of_our_business() -> None:
     assert read(CACHE="/somewhere", KUBECONFIG="/somewhere/else") == Settings()
+
+
+def test_the_reference_has_every_setting_with_its_default() -> None:
+    told: dict[str, str] = {}
+    for row in re.findall(r"^\| (`GPUPARTITION_.*?) \| (.*?) \|", REFERENCE.read_text(encoding="utf-8"), re.MULTILINE):
+        variables, values = (
+            re.findall(r"GPUPARTITION_(\w+)", row[0]),
+            row[1].partition(";")[0].replace("`", "").split(", "),
+        )
+        told |= dict(zip(variables, values, strict=True))
+    assert told == {variable: default(variable) for variable in _READERS}
+
+
+def default(variable: str) -> str:
+    name = variable.removesuffix("_SECONDS").lower()
+    value = getattr(Limits() if name in LIMIT_NAMES else Settings(), name)
+    return f"{value.total_seconds():g}" if isinstance(value, timedelta) else str(value).replace("False", "false")

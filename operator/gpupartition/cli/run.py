@@ -13,7 +13,7 @@ from kubernetes.aio.config import ConfigException
 
 from gpupartition.cli.options import ERROR, OK
 from gpupartition.controller.operator import Deaf, NotServing, Operator, Stopped
-from gpupartition.kube import Client
+from gpupartition.kube import ApiError, Client
 from gpupartition.kube.lease import Lost
 from gpupartition.settings import Settings
 
@@ -36,6 +36,9 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
     except (FileNotFoundError, ConfigException, NotServing) as error:
         log.critical("%s", error)
         return ERROR
+    except ApiError as error:
+        log.critical("%s; see to its rights, and to the CRDs (kubectl apply -k crds): started anew, it goes on", error)
+        return ERROR
 
 
 async def _run(kubeconfig: str | None, context: str | None, settings: Settings) -> int:
@@ -57,7 +60,7 @@ async def _run(kubeconfig: str | None, context: str | None, settings: Settings) 
                 pass
             except* (Lost, Deaf) as group:
                 why = tuple(_single(group))
-            except* NotServing as group:
+            except* (NotServing, ApiError) as group:
                 raise next(_single(group)) from None
         log.info("stopped%s", "".join(f": {each}" for each in why))
     return ERROR if why else OK
