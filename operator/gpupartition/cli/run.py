@@ -8,14 +8,12 @@ import contextlib
 import logging
 import signal
 from collections.abc import Iterator, Sequence
-
-from kubernetes.aio.config import ConfigException
+from typing import TYPE_CHECKING
 
 from gpupartition.cli.options import ERROR, OK
-from gpupartition.controller.operator import Deaf, NotServing, Operator, Stopped
-from gpupartition.kube import ApiError, Client
-from gpupartition.kube.lease import Lost
-from gpupartition.settings import Settings
+
+if TYPE_CHECKING:
+    from gpupartition.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +29,11 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run until it is asked to end, has lost its lease, or hears of nothing any more; returns the exit code."""
+    from kubernetes.aio.config import ConfigException
+
+    from gpupartition.controller.operator import NotServing
+    from gpupartition.kube import ApiError
+
     try:
         return await _run(options.kubeconfig, options.context, settings)
     except (FileNotFoundError, ConfigException, NotServing) as error:
@@ -42,6 +45,10 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _run(kubeconfig: str | None, context: str | None, settings: Settings) -> int:
+    from gpupartition.controller.operator import Deaf, NotServing, Operator, Stopped
+    from gpupartition.kube import ApiError, Client
+    from gpupartition.kube.lease import Lost
+
     async with Client.connect(kubeconfig, context) as client:
         loop = asyncio.get_running_loop()
 
