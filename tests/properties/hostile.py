@@ -58,9 +58,8 @@ VALUE: Final = st.sampled_from(
         "NVIDIA-H100",
     ]
 )
-# Within 64 bits: what is larger is kept by the API server too, and not read as the scheduler does so far.
 QUANTITY: Final = st.sampled_from(
-    ["0", "1", "7", "-1", "80Gi", "9223372036854775807", "-9223372036854775807", "1500m", "1n", "10k", "7Ei", "100e6", "0.5", "1E"]
+    ["0", "1", "7", "-1", "80Gi", "9223372036854775807", "-9223372036854775807", "1500m", "1n", "10k", "7Ei", "100e6", "0.5", "1E", "8Ei", "1e999", "-9223372036854775808"]
 )  # fmt: skip
 TIME: Final = st.sampled_from(
     ["2026-01-01T00:00:00Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "1969-12-31T23:59:59Z"]

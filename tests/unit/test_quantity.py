@@ -57,3 +57,16 @@ def test_amounts_are_written_as_people_write_memory(value: int, text: str) -> No
 @given(st.integers(min_value=-(2**63) + 1, max_value=2**63 - 1))
 def test_what_is_written_reads_as_what_it_was(value: int) -> None:
     assert quantity.parse(quantity.render(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("80Gi", 80 * 2**30), ("8Ei", 2**63 - 1), ("1e999", 2**63 - 1), ("-1e999", 1 - 2**63), ("9" * 5000, 2**63 - 1)],
+)
+def test_of_what_others_publish_no_amount_is_too_large_to_be_read(text: str, value: int) -> None:
+    assert quantity.capped(text) == value
+
+
+def test_what_is_no_quantity_is_none_even_of_others() -> None:
+    with pytest.raises(ValueError, match="not a Kubernetes quantity"):
+        quantity.capped("eight")

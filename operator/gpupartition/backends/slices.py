@@ -170,7 +170,7 @@ def _canonical(value: Any, *, amounts: bool = False) -> fingerprint.Json:
             for name, each in value.items()
             if each is not False and name != "timeAdded"  # of a taint: the API server says when it came
         }
-    return quantity.parse(value) if amounts and isinstance(value, str) else value
+    return quantity.capped(value) if amounts and isinstance(value, str) else value
 
 
 # A slice is written after a look at all of its pool, and the nodes of a fleet have few kinds of pools.

@@ -67,7 +67,7 @@ def quantities(value: Json) -> Json:
         return {name: quantities(each) for name, each in value.items()}
     if isinstance(value, list):
         return [quantities(each) for each in value]
-    return quantity.parse(str(value))
+    return quantity.capped(str(value))
 
 
 # ------------------------------------------------------------------------------------------------------------------ pod templates

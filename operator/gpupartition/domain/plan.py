@@ -255,8 +255,10 @@ class _Course:
     def _pool(self, node: Candidate, fate: Fate | None) -> PoolPlan:
         """What becomes of what it publishes."""
         now, wanted = node.world.observed.pool, node.world.wanted.pool if node.world.wanted is not None else None
-        after = wanted if wanted is not None and node.name in self._done else now
-        last = wanted if wanted is not None and fate in CHANGING else after
+        last = after = wanted if wanted is not None and node.name in self._done else now
+        if after is wanted and (stay := retired(self._arrived.get(node.name, node.state))).devices:
+            after = after.beside(stay)
+        last = wanted if wanted is not None and fate in CHANGING else last
         return PoolPlan(node=node.name, now=now, after=after, once_free=last, wanted=wanted)
 
     def _row(self, node: Candidate, stop: str) -> NodePlan:

@@ -249,7 +249,7 @@ def read_device(device: Mapping[str, Any]) -> Device:
 
 
 def _amounts(values: Mapping[str, Mapping[str, Any]]) -> Amounts:
-    return {name: quantity.parse(str(value["value"])) for name, value in values.items()}
+    return {name: quantity.capped(str(value["value"])) for name, value in values.items()}
 
 
 def _device_to_json(device: Device) -> dict[str, Any]:

@@ -38,6 +38,16 @@ def parse(text: str) -> int:
     return -value if amount < 0 else value
 
 
+def capped(text: str) -> int:
+    """The same of what others publish: API servers keep amounts that no device has, and such a one is the largest that there can be."""
+    try:
+        return parse(text)
+    except ValueError:
+        if _GRAMMAR.fullmatch(text) is None:
+            raise
+        return -INT64_MAX if text.startswith("-") else INT64_MAX
+
+
 def render(value: int) -> str:
     """The shortest exact spelling: binary suffix where it divides, as memory is written; otherwise plain digits. 85899345920 -> "80Gi"."""
     for suffix, scale in reversed(_BINARY.items()):
