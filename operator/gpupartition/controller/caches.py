@@ -28,6 +28,7 @@ from gpupartition.kube import (
 )
 from gpupartition.kube.reflector import Reflector
 
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 OURS = f"app.kubernetes.io/managed-by={names.FIELD_MANAGER}"
 
 
@@ -308,4 +309,12 @@ def condition(body: Mapping[str, Any], kind: str) -> str:
     return next((str(c["status"]) for c in found), "")
 
 
-__all__ = ["DRIVERS", "NODE_STATES", "POLICIES", "Caches", "condition"]
+def said_at(text: str) -> datetime:
+    """The time of a condition that others write: what no calendar here has was long ago, and nothing is in the future."""
+    try:
+        return min(datetime.fromisoformat(text), datetime.now(UTC))
+    except ValueError:
+        return LONG_AGO
+
+
+__all__ = ["DRIVERS", "NODE_STATES", "POLICIES", "Caches", "condition", "said_at"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from gpupartition.api.v1alpha1 import DrainMode, DriverStatus, Grant, NodeStateStatus, Phase
-from gpupartition.controller.caches import Caches, condition
+from gpupartition.controller.caches import Caches, condition, said_at
 from gpupartition.controller.intent import Driver, Intent, Intents, Policy, labels
 from gpupartition.controller.records import Record
 from gpupartition.controller.remembered import Remembered
@@ -230,5 +230,5 @@ def not_ready_since(node: Object | None) -> datetime | None:
         return None
     for c in node.get("status", {}).get("conditions", ()):
         if c["type"] == "Ready" and c["status"] != "True" and c.get("lastTransitionTime"):
-            return datetime.fromisoformat(c["lastTransitionTime"])
+            return said_at(c["lastTransitionTime"])
     return None
