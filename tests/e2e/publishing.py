@@ -94,8 +94,11 @@ class Site:
         return [each["name"] for each in pool if each.get("taints")]
 
     async def says(self, node: str = "") -> list[Object]:
-        """What the slices of a node (the first) say, whatever their generation, which has to be one."""
+        """What the slices of a node (the first) say, whatever their generation, which has to be one, and since when devices are tainted."""
         slices = await self.slices(node)
+        for each in slices:
+            for taint in (t for device in each["spec"].get("devices", ()) for t in device.get("taints", ())):
+                del taint["timeAdded"]
         assert len({each["spec"]["pool"]["generation"] for each in slices}) <= 1
         return [each["spec"] | {"pool": {**each["spec"]["pool"], "generation": 0}} for each in slices]
 

@@ -248,7 +248,7 @@ def names_of(pods: list[Object]) -> set[str]:
 
 @pytest.mark.usefixtures("may_evict")
 async def test_a_pod_whose_device_stays_the_same_is_left_alone(cluster: Cluster) -> None:
-    where = await publishing_site(cluster, gpus(2))
+    where = await publishing_site(cluster, gpus(2), live=False)
     rest = whole()
     await where.gets(rest)
     users = where.users()
