@@ -16,13 +16,12 @@ from gpupartition.api.v1alpha1 import (
     Grant,
     NodeStateStatus,
     OnTimeout,
-    Phase,
     Purpose,
     Restart,
 )
 from gpupartition.backends.example import ExampleDriver
+from gpupartition.domain.ahead import ahead
 from gpupartition.domain.backend import Config, NodeFacts, Observation
-from gpupartition.domain.changes import class_of
 from gpupartition.domain.effects import (
     ActivateTaintRule,
     CreateTaintRule,
@@ -34,7 +33,7 @@ from gpupartition.domain.effects import (
 )
 from gpupartition.domain.eviction import Occupant
 from gpupartition.domain.guards import expected_pool
-from gpupartition.domain.holders import Holder, blocking, holders
+from gpupartition.domain.holders import Holder, holders
 from gpupartition.domain.lifecycle import advance
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.quiesce import Way, holds, quiesce
@@ -190,25 +189,11 @@ def held(view: View, state: NodeStateStatus, observed: Observation, wanted: Conf
     """As the controller reads holders: those that the change which is going on, or would begin, disturbs."""
     if view.claim is None or not view.there:
         return ()
-    if state.phase in AT_REST:
-        if wanted is None:
-            return ()
-        then, change = wanted.pool, class_of(observed, wanted, live=False)
-    else:
-        then, change = expected_pool(state), state.change
-    now = observed.pool
-    if state.phase is Phase.APPLYING and state.previous is not None and observed.step == state.step:
-        now = Pool.from_json(state.previous.pool)
+    change = ahead(state, observed, wanted, BACKEND.disturbs, live=False)
     found = holders([_claim(view)], node="n", driver="d", pool="n")
     if view.bug == "a claim that nobody has reserved is no holder":
         found = tuple(h for h in found if h.pods)
-    return blocking(
-        found,
-        change=change,
-        published=frozenset(d.name for d in now.devices),
-        disturbed=BACKEND.disturbs(now, then),
-        rolling_back=state.phase is Phase.ROLLING_BACK,
-    )
+    return change.blocked_by(found) if change is not None else ()
 
 
 def turn_of(view: View) -> tuple[NodeStateStatus, World]:

@@ -19,15 +19,15 @@ from tests.unit.worlds import LONG, NEVER, T0, granted, record, world
 
 from gpupartition.api.v1alpha1 import Assigned, NodeStateStatus, Phase
 from gpupartition.domain import changes, writes
+from gpupartition.domain.ahead import ahead
 from gpupartition.domain.backend import Cluster, Observation
-from gpupartition.domain.changes import class_of
 from gpupartition.domain.effects import CreateSlice, DeleteSlice, PutSlice
-from gpupartition.domain.guards import expected_pool, is_expected
-from gpupartition.domain.holders import Holder, blocking
+from gpupartition.domain.guards import is_expected
+from gpupartition.domain.holders import Holder
 from gpupartition.domain.lifecycle import advance
 from gpupartition.domain.pool import Device, Pool
 from gpupartition.domain.rest import rest
-from gpupartition.domain.retiring import known_devices, possible, retired
+from gpupartition.domain.retiring import retired
 from gpupartition.domain.world import AT_REST
 from gpupartition.domain.writes import Subject, effects
 
@@ -102,19 +102,12 @@ def _decide(seen: Seen, *, overdue: bool) -> Late | None:
     observed = BACKEND.observe(ONE_GPU, there, Cluster())
     wanted = WHOLE if seen.returns else HALVES
     at_rest = state.phase in AT_REST
-    change: str = state.change
-    published = known_devices(state, observed)
-    if at_rest:
-        change = class_of(observed, wanted, live=possible(state, observed, wanted.pool))
-        published = published if change == "Live" else observed.pool.names
-    held = blocking(
-        [Holder(node="n1", driver="d", pool="n1", device=d, claim=f"team/{d}") for d in sorted(set(seen.given))],
-        change=change,
-        published=published,
-        disturbed=BACKEND.disturbs(observed.pool, wanted.pool if at_rest else expected_pool(state)),
-        rolling_back=state.phase is Phase.ROLLING_BACK,
+    change = ahead(state, observed, wanted, BACKEND.disturbs, live=True)
+    assert change is not None, "something is always wanted"
+    held = change.blocked_by(
+        Holder(node="n1", driver="d", pool="n1", device=d, claim=f"team/{d}") for d in sorted(set(seen.given))
     )
-    told = retired(state).names if at_rest and state.retiring and _settled(seen) else None
+    told = at_rest and state.retiring and _settled(seen)
     turn = replace(
         world(
             after=LONG if overdue else NEVER,
@@ -127,8 +120,7 @@ def _decide(seen: Seen, *, overdue: bool) -> Late | None:
         ),
         fresh=f"s{state.generation + 1}",
         live=True,
-        free=told - set(seen.given) if told is not None else frozenset(),
-        in_use=told & set(seen.given) if told is not None else None,
+        in_use=retired(state).names & set(seen.given) if told else None,
     )
     step = rest(state, turn) if at_rest else advance(state, turn)
     if step is not None and _told(step.state) != seen.record:

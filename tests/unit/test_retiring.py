@@ -174,13 +174,13 @@ def test_while_something_is_retired_a_change_without_devices_is_none_of_the_ligh
 
 def test_what_nobody_has_any_more_goes_from_the_record_first() -> None:
     before = record(Phase.UP_TO_DATE, retiring=QUARTERS.pool.to_json(), generation=7)
-    free, kept = frozenset({"gpu-0-part-0", "gpu-0-part-1"}), frozenset({"gpu-0-part-2", "gpu-0-part-3"})
-    step = rest(before, replace(live(observed=seen(HALVES)), free=free, in_use=kept))
+    kept = frozenset({"gpu-0-part-2", "gpu-0-part-3"})
+    step = rest(before, replace(live(observed=seen(HALVES)), in_use=kept))
     assert step is not None
     assert (retired(step.state).names, step.state.generation) == (kept, 8)
     assert (step.state.phase, step.state.reason) == (Phase.UP_TO_DATE, "Retiring")
     assert step.state.message.endswith("go as soon as they are released: gpu-0-part-2, gpu-0-part-3")
-    last = rest(step.state, replace(live(observed=seen(HALVES)), free=kept, in_use=frozenset()))
+    last = rest(step.state, replace(live(observed=seen(HALVES)), in_use=frozenset()))
     assert last is not None
     assert (last.state.retiring, last.state.reason) == ("", "")
 

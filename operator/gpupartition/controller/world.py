@@ -35,16 +35,15 @@ from gpupartition.controller.occupants import EVICTING, Occupants, Seen
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record
 from gpupartition.controller.scope import not_ready_since
 from gpupartition.controller.stopwatch import Stopwatch
+from gpupartition.domain.ahead import ahead
 from gpupartition.domain.backend import Config, NodeFacts, Observation
-from gpupartition.domain.changes import class_of
 from gpupartition.domain.entries import identity, is_entry
-from gpupartition.domain.guards import expected_pool
-from gpupartition.domain.holders import Holder, blocking, holders
+from gpupartition.domain.holders import Holder, holders
 from gpupartition.domain.lifecycle import ABANDONED
 from gpupartition.domain.others import at_work, skips
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.quiesce import holds, in_force, quiesce
-from gpupartition.domain.retiring import known_devices, possible, retired
+from gpupartition.domain.retiring import retired
 from gpupartition.domain.world import AT_REST, Limits, World, only_closes_or_opens
 from gpupartition.domain.writes import Subject
 from gpupartition.kube import (
@@ -252,7 +251,6 @@ class Reader:
         intent = self._intent(driver, policy, record, node if alive else None, observed, leaving=leaving)
         way_back, no_way_back = way_back_of(driver, facts, observed, state)
         held = await self._holders(driver, record, observed, intent, claims, live=live)
-        free, in_use = self._retired(driver, record, observed, claims)
         # Once it is on record, the way back is not made anew from what a node is on its way through.
         back = way_back if state.phase in _BEFORE else None
         configs = await self._configs(intent, back, live=live and state.phase not in AT_REST)
@@ -306,8 +304,7 @@ class Reader:
             abandoned=is_abandoned(policy, node),
             config_written=youngest,
             live=driver.backend.live(driver.spec, driver.cluster),
-            free=free,
-            in_use=in_use,
+            in_use=self._in_use(driver, record, observed, claims),
         )
         subject = Subject(
             node_name=name,
@@ -365,42 +362,28 @@ class Reader:
         *,
         live: bool,
     ) -> tuple[Holder, ...]:
-        state, rolling_back = record.state, record.state.phase is Phase.ROLLING_BACK
-        if state.phase in AT_REST:
-            if intent.wanted is None:
-                return ()
-            then = intent.wanted.pool
-            can = driver.backend.live(driver.spec, driver.cluster) and possible(state, observed, then)
-            change = class_of(observed, intent.wanted, live=can)
-        else:
-            then, change = expected_pool(state), state.change
-        pool = driver.backend.pool_name(driver.spec, record.name)
-        held = holders(claims, node=record.name, driver=driver.driver_name, pool=pool)
-        if live and change == "Restart":
+        can = driver.backend.live(driver.spec, driver.cluster)
+        change = ahead(record.state, observed, intent.wanted, driver.backend.disturbs, live=can)
+        if change is None:
+            return ()
+        held = self._held(driver, record, claims)
+        if live and change.change == "Restart":
             held = await self._mark_terminating(held)
-        # After the assignment the node publishes something new; who held a device before still counts.
-        now = observed.pool
-        if state.phase is Phase.APPLYING and state.previous is not None and observed.step == state.step:
-            now = Pool.from_json(state.previous.pool)
-        return blocking(
-            held,
-            change=change,
-            published=known_devices(state, observed) if change == "Live" else now.names,
-            disturbed=driver.backend.disturbs(now, then),
-            rolling_back=rolling_back,
-        )
+        return change.blocked_by(held)
 
-    def _retired(
+    @staticmethod
+    def _held(driver: Driver, record: Record, claims: list[Object]) -> tuple[Holder, ...]:
+        pool = driver.backend.pool_name(driver.spec, record.name)
+        return holders(claims, node=record.name, driver=driver.driver_name, pool=pool)
+
+    def _in_use(
         self, driver: Driver, record: Record, observed: Observation, claims: list[Object]
-    ) -> tuple[frozenset[str], frozenset[str] | None]:
-        """Of the retired devices of a node at rest those that can go, and those that somebody has; None until that can be told."""
+    ) -> frozenset[str] | None:
+        """Those of the retired devices of a node at rest that somebody has; None until that can be told."""
         settled = self._durations.retired(record, observed) >= self._limits.settle
         if record.state.phase not in AT_REST or not record.state.retiring or not settled:
-            return frozenset(), None
-        pool = driver.backend.pool_name(driver.spec, record.name)
-        taken = {h.device for h in holders(claims, node=record.name, driver=driver.driver_name, pool=pool)}
-        devices = retired(record.state).names
-        return devices - taken, devices & taken
+            return None
+        return retired(record.state).names & {holder.device for holder in self._held(driver, record, claims)}
 
     async def _mark_terminating(self, held: tuple[Holder, ...]) -> tuple[Holder, ...]:
         ending = set()

@@ -9,7 +9,7 @@ from typing import Any, Final
 from gpupartition.api.v1alpha1 import Assigned, Blocker, Phase, Restart
 from gpupartition.domain.backend import Config, Observation
 from gpupartition.domain.eviction import standing_of
-from gpupartition.domain.guards import depth, unanswered
+from gpupartition.domain.guards import depth, expected_pool, unanswered
 from gpupartition.domain.quiesce import CORDONS
 from gpupartition.domain.retiring import possible, retire
 from gpupartition.domain.world import State, World
@@ -26,7 +26,7 @@ UNANSWERED: Final = (
 
 def judge_anew(state: State, world: World) -> State:
     """What the node published when it was admitted may not have been what it is: a driver that was down, or starting."""
-    return state.model_copy(update={"change": depth(state, world.observed)})
+    return state.model_copy(update={"change": depth(world.observed, expected_pool(state))})
 
 
 def begin_step(state: State, world: World) -> State:
@@ -192,12 +192,9 @@ def change_class(state: State, world: World, wanted: Config) -> str:
 
 def class_of(observed: Observation, wanted: Config, *, live: bool) -> str:
     """The same, once it is known whether the change can be live."""
-    same = observed.pool.equals(wanted.pool)
-    if same and observed.running == wanted.fingerprint:
+    if observed.running == wanted.fingerprint and observed.pool.equals(wanted.pool):
         return "None"
-    if live:
-        return "Live"
-    return "Restart" if same and not observed.retired.devices else "Repartition"
+    return "Live" if live else depth(observed, wanted.pool)
 
 
 def blockers_of(state: State, world: World) -> list[Blocker]:

@@ -314,15 +314,14 @@ def is_expected(state: State, seen: Observation) -> bool:
     return seen.pool.equals(expected_pool(state)) and seen.retired.equals(retired(state))
 
 
-def depth(state: State, seen: Observation) -> Literal["Restart", "Repartition"]:
-    """How deep the change goes for a node whose users are waited for, by what it publishes now."""
-    same = seen.pool.equals(expected_pool(state)) and not seen.retired.devices
-    return "Restart" if same else "Repartition"
+def depth(seen: Observation, then: Pool) -> Literal["Restart", "Repartition"]:
+    """How deep a change goes for a node whose users are waited for, by what it publishes now."""
+    return "Restart" if seen.pool.equals(then) and not seen.retired.devices else "Repartition"
 
 
 def misjudged(state: State, world: World) -> bool:
     """The change goes less deep than was thought, or deeper."""
-    return state.change in {"Restart", "Repartition"} and state.change != depth(state, world.observed)
+    return state.change in {"Restart", "Repartition"} and state.change != depth(world.observed, expected_pool(state))
 
 
 def under_its_users(state: State, world: World) -> bool:

@@ -11,12 +11,11 @@ from gpupartition.domain.backend import Problem, Refused
 from gpupartition.domain.counters import Piece
 from gpupartition.domain.cuts import cut
 from gpupartition.domain.gpus import Gpu
-from gpupartition.domain.pool import Device, Pool
+from gpupartition.domain.pool import MAX_RECORD, Device, Pool
 from gpupartition.domain.products import Product, means
 from gpupartition.domain.tabled import memory_mode
 
 MAX_NAME: Final = 63  # a device's name is a DNS label
-MAX_RECORD: Final = 262_144  # characters of a pool in a node's record
 
 
 def compile_pool(gpus: Sequence[Gpu], layouts: Sequence[Layout]) -> Pool:

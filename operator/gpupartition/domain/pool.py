@@ -11,12 +11,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from gpupartition.domain import quantity
 from gpupartition.names import TAINT_KEY
 
 Amounts = Mapping[str, int]
+
+MAX_RECORD: Final = 262_144  # characters of a pool in a node's record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

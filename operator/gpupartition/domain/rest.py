@@ -28,8 +28,8 @@ def rest(state: State, world: World) -> Step | None:
         return take(state, world, world.grant.token)
     if state.token or not world.node_is_there:
         return None
-    if world.free:
-        return _released(state, world)
+    if world.in_use is not None and world.in_use < retired(state).names:
+        return _released(state, world, world.in_use)
     if has_wanted(state, world):
         return _adopt(state, world)
     if world.left_out is not None:
@@ -78,9 +78,9 @@ def _take_grant(state: State, world: World, token: str) -> Step:
     return Step(admitted(taken, world).model_copy(update=update), "admitted")
 
 
-def _released(state: State, world: World) -> Step:
+def _released(state: State, world: World, in_use: frozenset[str]) -> Step:
     """Retired devices that nobody has go; the record says so before the slices do."""
-    kept = retired(state).keep(retired(state).names - world.free)
+    kept = retired(state).keep(in_use)
     update = {"retiring": kept.to_json() if kept.devices else "", "generation": state.generation + 1}
     if state.phase is Phase.UP_TO_DATE:
         reason, message = _of_retired(state, world)

@@ -7,14 +7,13 @@ slices say so, and one is taken away only after its taint has been seen by every
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from gpupartition.api.v1alpha1 import Assigned, NodeStateStatus
 from gpupartition.domain.backend import Observation
-from gpupartition.domain.pool import Pool
+from gpupartition.domain.pool import MAX_RECORD, Pool
 from gpupartition.domain.tabled import memory_modes
-
-MOST: Final = 262_144  # characters of a pool in a node's record
 
 RETIRING: Final = "Retiring"
 
@@ -32,7 +31,7 @@ def possible(state: NodeStateStatus, observed: Observation, to: Pool) -> bool:
     """
     stay = retired(state).beside(observed.retired).beside(observed.pool).retire(to)
     one_mode = len(memory_modes(to, stay)) <= 1
-    return observed.pool.usable and one_mode and to.goes_with(stay) and len(stay.to_json()) <= MOST
+    return observed.pool.usable and one_mode and to.goes_with(stay) and len(stay.to_json()) <= MAX_RECORD
 
 
 def retire(state: NodeStateStatus, observed: Observation, to: Assigned | None) -> str:
@@ -40,11 +39,9 @@ def retire(state: NodeStateStatus, observed: Observation, to: Assigned | None) -
 
     What is seen may be half written, so all that the record knows of counts too.
     """
-    ways = [way for way in (state.previous, state.target, state.current) if way is not None]
-    known = [retired(state), *(Pool.from_json(way.pool) for way in ways), observed.retired, observed.pool]
     then = Pool.from_json(to.pool if to is not None else "")
     stay = Pool()
-    for pool in known:
+    for pool in _known(state, observed):
         stay = pool.retire(then).beside(stay)
     return stay.to_json() if stay.devices else ""
 
@@ -58,8 +55,13 @@ def published(state: NodeStateStatus, to: Assigned) -> Assigned:
 
 def known_devices(state: NodeStateStatus, observed: Observation) -> frozenset[str]:
     """Names of all devices of which it is known what they are."""
-    ways = [Pool.from_json(way.pool) for way in (state.previous, state.target, state.current) if way is not None]
-    return frozenset[str]().union(*(pool.names for pool in (*ways, retired(state), observed.pool, observed.retired)))
+    return frozenset[str]().union(*(pool.names for pool in _known(state, observed)))
+
+
+def _known(state: NodeStateStatus, observed: Observation) -> Sequence[Pool]:
+    """All that was, or may have been, published: what is later in here gives way to what is earlier."""
+    ways = [way.pool for way in (state.previous, state.target, state.current) if way is not None]
+    return retired(state), *map(Pool.from_json, ways), observed.retired, observed.pool
 
 
 def said(devices: frozenset[str]) -> str:

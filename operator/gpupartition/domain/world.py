@@ -135,8 +135,7 @@ class World:
         "DeviceTaint"  # what the driver comes to: for attempts that begin now
     )
     live: bool = False  # devices in use can stay beside a new layout
-    free: frozenset[str] = frozenset()  # at rest: retired devices that nobody has, nor can get any more
-    in_use: frozenset[str] | None = None  # at rest: those that somebody has; None: that cannot be told yet
+    in_use: frozenset[str] | None = None  # at rest: retired devices that somebody has; None: that cannot be told yet
 
 
 @dataclass(frozen=True, slots=True)

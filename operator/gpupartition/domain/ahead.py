@@ -1,0 +1,66 @@
+"""What lies ahead of a node: the change that is going on, or the one that would begin, and which holders of its devices are in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from gpupartition.api.v1alpha1 import NodeStateStatus, Phase
+from gpupartition.domain.backend import Config, Observation
+from gpupartition.domain.changes import class_of
+from gpupartition.domain.guards import expected_pool
+from gpupartition.domain.holders import Holder, blocking
+from gpupartition.domain.pool import Pool
+from gpupartition.domain.retiring import known_devices, possible
+from gpupartition.domain.world import AT_REST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """How deep the change goes, of which devices it is known what they are, and which of them are taken away from whoever has them."""
+
+    change: str
+    published: frozenset[str]
+    disturbed: frozenset[str]
+    rolling_back: bool
+
+    def blocked_by(self, held: Iterable[Holder]) -> tuple[Holder, ...]:
+        """The holders that must be gone before the change."""
+        return blocking(
+            held,
+            change=self.change,
+            published=self.published,
+            disturbed=self.disturbed,
+            rolling_back=self.rolling_back,
+        )
+
+
+def ahead(
+    state: NodeStateStatus,
+    observed: Observation,
+    wanted: Config | None,
+    disturbs: Callable[[Pool, Pool], frozenset[str]],
+    *,
+    live: bool,
+) -> Ahead | None:
+    """What is ahead by a record and by what is seen; None of a node at rest of which nothing is wanted.
+
+    `disturbs` and `live` are what its backend says: which devices a change from one pool to another takes away, and whether it can be live.
+    """
+    if state.phase not in AT_REST:
+        then, change = expected_pool(state), str(state.change)
+    elif wanted is not None:
+        then = wanted.pool
+        change = class_of(observed, wanted, live=live and possible(state, observed, then))
+    else:
+        return None
+    # After the assignment the node publishes something new; who held a device before still counts.
+    now = observed.pool
+    if state.phase is Phase.APPLYING and state.previous is not None and observed.step == state.step:
+        now = Pool.from_json(state.previous.pool)
+    return Ahead(
+        change=change,
+        published=known_devices(state, observed) if change == "Live" else now.names,
+        disturbed=disturbs(now, then),
+        rolling_back=state.phase is Phase.ROLLING_BACK,
+    )
