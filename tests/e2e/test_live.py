@@ -19,8 +19,9 @@ from gpupartition.kube import DEVICE_TAINT_RULES
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.e2e.claims import Users
     from tests.e2e.harness import Cluster
-    from tests.e2e.publishing import Site
+    from tests.e2e.publishing import Object, Site
 
 HOLDERS = {
     "half-of-0": f"mine.index == 0 && {PART}",
@@ -33,13 +34,8 @@ HOLDERS = {
 
 
 async def test_halves_become_quarters_under_their_users_as_far_as_the_counters_are_free(cluster: Cluster) -> None:
-    own = await site(cluster, gpus(8), settle=1)
-    await own.gets(equal(2))
-    await at_rest(cluster)
-    users = own.users()
-    for name, cel in HOLDERS.items():
-        await users.ask(name, cel)
-    had = {name: await users.allocation(name) for name in HOLDERS}
+    own, users = await halves_in_use(cluster, 8)
+    had = await users_have(users)
     quarters = [f"quarter-{number}" for number in range(18)]
     for name in quarters:  # 3 whole GPUs, and a half of each of two
         await users.ask(name, "mine.profile == '1of4'")
@@ -53,7 +49,7 @@ async def test_halves_become_quarters_under_their_users_as_far_as_the_counters_a
         assert len(given) == 16
         for name in quarters[16:]:
             await users.waits(name)
-        assert {name: await users.allocation(name) for name in HOLDERS} == had
+        assert await users_have(users) == had
 
         await retired(own, {"gpu-0-1of2", "gpu-1-1of2", "gpu-1-2of2", "gpu-3-1of2"})
         record = (await cluster.client.get(NODE_STATES, own.nodes[0]))["status"]
@@ -75,13 +71,8 @@ async def test_halves_become_quarters_under_their_users_as_far_as_the_counters_a
 
 @pytest.mark.parametrize("phase", ["Applying", "Verifying"])
 async def test_killed_on_the_way_it_goes_on_and_nobody_loses_anything(cluster: Cluster, phase: str) -> None:
-    own = await site(cluster, gpus(12), settle=1)
-    await own.gets(equal(2))
-    await at_rest(cluster)
-    users = own.users()
-    for name, cel in HOLDERS.items():
-        await users.ask(name, cel)
-    had = {name: await users.allocation(name) for name in HOLDERS}
+    own, users = await halves_in_use(cluster, 12)
+    had = await users_have(users)
     await own.program.stop()
     async with Watcher(cluster) as history, killed_in(cluster, phase, settle=1) as marksman:
         for parts in (4, 2, 3):
@@ -92,7 +83,7 @@ async def test_killed_on_the_way_it_goes_on_and_nobody_loses_anything(cluster: C
         for name in ("one-of-4", "one-of-2"):
             await users.end(name)
         await retired(own, {"gpu-0-1of2", "gpu-1-1of2", "gpu-1-2of2", "gpu-3-1of2"})
-        assert {name: await users.allocation(name) for name in HOLDERS} == had
+        assert await users_have(users) == had
         for name in HOLDERS:
             await users.end(name)
         await retired(own, set())
@@ -165,3 +156,19 @@ async def retired(own: Site, names: set[str]) -> None:
         return True
 
     await eventually(look)
+
+
+async def halves_in_use(cluster: Cluster, count: int) -> tuple[Site, Users]:
+    """A node of so many GPUs that can be had in halves or whole, and the holders of some of them."""
+    own = await site(cluster, gpus(count), settle=1)
+    await own.gets(equal(2))
+    await at_rest(cluster)
+    users = own.users()
+    for name, cel in HOLDERS.items():
+        await users.ask(name, cel)
+    return own, users
+
+
+async def users_have(users: Users) -> dict[str, Object]:
+    """What each of the holders has."""
+    return {name: await users.allocation(name) for name in HOLDERS}

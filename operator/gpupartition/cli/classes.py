@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from gpupartition.cli.options import Unusable, add_cluster, add_output, complain, describe
+from gpupartition.cli.options import Unusable, add_cluster, add_output, add_policies, complain, describe
 
 if TYPE_CHECKING:
     from gpupartition.cli.cluster import Answer
@@ -36,17 +36,7 @@ exit codes: 0 printed; 1 could not be told (the message says why); 2 wrong usage
 def add_to(parser: argparse.ArgumentParser) -> None:
     """Give the command its options."""
     describe(parser, ABOUT, EXAMPLES)
-    parser.add_argument(
-        "name", nargs="*", metavar="POLICY", help="a policy in the cluster (default: those of -f, else all)"
-    )
-    parser.add_argument(
-        "-f",
-        "--filename",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="YAML with drivers and policies; - is stdin",
-    )
+    add_policies(parser)
     parser.add_argument(
         "--extended-resource-prefix",
         type=_prefix,

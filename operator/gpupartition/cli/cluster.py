@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from kubernetes.aio.config import ConfigException
 
 from gpupartition.cli.options import FOUND, OK, Unusable, complain, tell, unwritten
-from gpupartition.kube import ApiError, Client, Forbidden, NotFound
+from gpupartition.kube import ApiError, Client, Forbidden, NotFound, Object
 
 Answer = tuple[str, Collection[str]]
 """What is printed, and what was found of what --fail-on can name."""
@@ -34,6 +34,18 @@ async def answer(options: argparse.Namespace, what: str, ask: Callable[[Client],
     if asked:
         print(f"found: {', '.join(sorted(asked))}", file=sys.stderr)  # noqa: T201
     return FOUND if asked else OK
+
+
+async def taint_rules(client: Client) -> Sequence[Object]:
+    """All DeviceTaintRules, in the version that is served; none where they are not. Raises ApiError."""
+    from gpupartition.controller.probe import TAINT_RULES
+
+    for kind in TAINT_RULES:
+        try:
+            return (await client.list(kind)).items
+        except NotFound:
+            continue
+    return ()
 
 
 def _explain(error: ApiError) -> str:

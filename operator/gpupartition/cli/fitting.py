@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from gpupartition.cli.board import Board, Sight
+from gpupartition.cli.cluster import taint_rules
 from gpupartition.cli.foresight import Foresight
 from gpupartition.cli.options import Unusable
 from gpupartition.controller.caches import trim, trim_node
-from gpupartition.controller.probe import TAINT_RULES
 from gpupartition.domain.asks import Ask, Desk, Key, alone, is_waiting, key_of, waiting
 from gpupartition.domain.prospect import Prospect, emptied, expected
 from gpupartition.kube import (
@@ -22,7 +22,6 @@ from gpupartition.kube import (
     RESOURCE_SLICES,
     Client,
     Forbidden,
-    NotFound,
     Object,
 )
 
@@ -47,17 +46,8 @@ async def look(client: Client, seen: Foresight | None = None) -> Sight:
         claims=seen.claims if seen else (await client.list(RESOURCE_CLAIMS, keep=trim)).items,
         classes=(await client.list(DEVICE_CLASSES)).items,
         templates=(await client.list(RESOURCE_CLAIM_TEMPLATES)).items,
-        rules=await _rules(client),
+        rules=await taint_rules(client),
     )
-
-
-async def _rules(client: Client) -> Sequence[Object]:
-    for kind in TAINT_RULES:
-        try:
-            return (await client.list(kind)).items
-        except NotFound:
-            continue
-    return ()
 
 
 def _unplaced(body: Object) -> Object | None:

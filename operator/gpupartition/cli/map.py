@@ -71,6 +71,7 @@ async def run(options: argparse.Namespace) -> int:
 async def look(client: Client, node: str = "", selector: str = "") -> list[NodeMap]:
     """Every pool of GPUs, by driver and node, or those of one node. Raises Unusable where there is no such node, and ApiError."""
     from gpupartition.backends.recognised import publishes_gpus
+    from gpupartition.cli.cluster import taint_rules
     from gpupartition.domain.gpumap import read
     from gpupartition.kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, NotFound
 
@@ -81,7 +82,7 @@ async def look(client: Client, node: str = "", selector: str = "") -> list[NodeM
             raise Unusable(f"there is no node {node}; kubectl get nodes names those that there are") from None
     mine = f"spec.nodeName={node}" if node else ""
     slices, claims, rules = await asyncio.gather(
-        client.list(RESOURCE_SLICES, field_selector=mine), client.list(RESOURCE_CLAIMS), _rules(client)
+        client.list(RESOURCE_SLICES, field_selector=mine), client.list(RESOURCE_CLAIMS), taint_rules(client)
     )
     chosen: set[str] | None = {node} if node else None
     if selector:
@@ -109,19 +110,6 @@ async def look(client: Client, node: str = "", selector: str = "") -> list[NodeM
         )
         for (driver, name, pool), bodies in sorted(pools.items())
     ]
-
-
-async def _rules(client: Client) -> Sequence[Object]:
-    """All DeviceTaintRules, in the version that is served; none where they are not."""
-    from gpupartition.controller.probe import TAINT_RULES
-    from gpupartition.kube import NotFound
-
-    for kind in TAINT_RULES:
-        try:
-            return (await client.list(kind)).items
-        except NotFound:
-            continue
-    return ()
 
 
 @lru_cache

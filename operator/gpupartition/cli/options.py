@@ -33,6 +33,21 @@ def describe(parser: argparse.ArgumentParser, about: str, examples: str) -> None
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
 
 
+def add_policies(parser: argparse.ArgumentParser) -> None:
+    """Add names of policies, and -f for files of them."""
+    parser.add_argument(
+        "name", nargs="*", metavar="POLICY", help="a policy in the cluster (default: those of -f, else all)"
+    )
+    parser.add_argument(
+        "-f",
+        "--filename",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="YAML with drivers and policies; - is stdin",
+    )
+
+
 def add_output(parser: argparse.ArgumentParser, forms: Collection[str], default: str = "table") -> None:
     """Add -o with these forms."""
     parser.add_argument(

@@ -16,6 +16,7 @@ from gpupartition.cli.forms import NAMES, forms
 from gpupartition.cli.options import OK, Unusable, add_cluster, add_output, complain
 from gpupartition.cli.paint import Line, Span, line
 from gpupartition.cli.targets import POLICY
+from gpupartition.domain.wording import few
 
 if TYPE_CHECKING:
     from gpupartition.cli.cluster import Answer
@@ -212,9 +213,8 @@ def finishing(nodes: Sequence[NodeStanding]) -> str:
     """What becomes of the nodes that are being changed, when no other is taken."""
     if not nodes:
         return "no node is in flight"
-    told = ", ".join(f"{n.node} ({n.phase})" for n in nodes[:3])
-    more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
-    return f"{len(nodes)} in flight {'goes' if len(nodes) == 1 else 'go'} on to the end: {told}{more}"
+    told = few([f"{n.node} ({n.phase})" for n in nodes])
+    return f"{len(nodes)} in flight {'goes' if len(nodes) == 1 else 'go'} on to the end: {told}"
 
 
 # ------------------------------------------------------------------------------------------------------------------------- forms

@@ -14,6 +14,7 @@ from gpupartition.cli.options import (
     add_fail_on,
     add_output,
     add_picture,
+    add_policies,
     complain,
     describe,
     save,
@@ -49,17 +50,7 @@ exit codes: 0 planned; 1 could not be planned (the message says why); 2 wrong us
 def add_to(parser: argparse.ArgumentParser) -> None:
     """Give the command its options."""
     describe(parser, ABOUT, EXAMPLES)
-    parser.add_argument(
-        "name", nargs="*", metavar="POLICY", help="a policy in the cluster (default: those of -f, else all)"
-    )
-    parser.add_argument(
-        "-f",
-        "--filename",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="YAML with drivers and policies; - is stdin",
-    )
+    add_policies(parser)
     add_picture(parser, "html")
     add_output(parser, NAMES)
     add_cluster(parser)

@@ -10,9 +10,10 @@ from gpupartition import names
 from gpupartition.cli.options import Unusable, describe
 from gpupartition.cli.orders import Done, add_common, annotate, carry, chosen, whoami
 from gpupartition.cli.targets import NODE, POLICY, target
+from gpupartition.domain.wording import few
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping
 
     from gpupartition.domain.standing import NodeStanding
     from gpupartition.kube import Client, Object
@@ -55,7 +56,7 @@ async def run(options: argparse.Namespace) -> int:
         targets = [target(name, policies, nodes) for name in options.name]
         if options.selector:
             targets += [(POLICY, name) for name in await chosen(client, (), options.selector)]
-        value = f"{datetime.now(UTC).isoformat(timespec='milliseconds').replace('+00:00', 'Z')}"
+        value = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         by = await whoami(client)
         value += (f" by {by}" if by else "") + (f": {options.reason}" if options.reason else "")
         return [
@@ -94,8 +95,9 @@ async def _ask(
         return {names.RETRY_NODES: _with(body, name, value, still)}
 
     wrote = await annotate(client, POLICIES, policy, decide, dry_run=dry_run)
+    told = few([f"{n.node} ({n.reason or n.phase})" for n in asked])
     waits = f"; {policy} is paused: they wait until it is resumed" if any(paused) else ""
-    return Done(about=name, name=f"{kind}/{name}", says=f"asked to try again: {_told(asked)}{waits}", wrote=wrote)
+    return Done(about=name, name=f"{kind}/{name}", says=f"asked to try again: {told}{waits}", wrote=wrote)
 
 
 def _with(body: Object, node: str, value: str, still: Collection[str]) -> str:
@@ -106,8 +108,3 @@ def _with(body: Object, node: str, value: str, still: Collection[str]) -> str:
     plain = value.translate({ord(","): " ", ord("="): " "})
     kept = {name: asked for name, asked in before.items() if name in still} | {node: plain}
     return ",".join(f"{name}={asked}" for name, asked in sorted(kept.items()))
-
-
-def _told(nodes: Sequence[NodeStanding]) -> str:
-    told = ", ".join(f"{n.node} ({n.reason or n.phase})" for n in nodes[:3])
-    return told + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")

@@ -12,6 +12,7 @@ from gpupartition.controller.probe import GRANTED
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, dump
 from gpupartition.controller.scope import ledger_of
 from gpupartition.domain.backend import Problem, Refused
+from gpupartition.domain.wording import few
 from gpupartition.kube import Client, NotFound, Object
 
 WHILE_DELETING = timedelta(seconds=5)  # nothing names a driver in an event when the last record of it goes
@@ -87,5 +88,4 @@ class DriverLoop:
 
 def _some(what: str, names: list[str]) -> str:
     """`policy a, b and 3 more`."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{what} {', '.join(sorted(names)[:3])}{more}"
+    return f"{what} {few(sorted(names))}"

@@ -10,6 +10,7 @@ from typing import Final
 from gpupartition.domain.capacity import profile_of
 from gpupartition.domain.plan import CHANGING, Fate, NodePlan, Plan
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.wording import few
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,14 +80,12 @@ def _are(nodes: Sequence[NodePlan]) -> str:
 
 def _by_whom(nodes: Sequence[NodePlan]) -> str:
     holders = sorted({b.pod or b.claim for n in nodes for b in n.blockers})
-    more = f" and {len(holders) - 3} more" if len(holders) > 3 else ""
-    return f"{_are(nodes)} blocked by {', '.join(holders[:3])}{more}"
+    return f"{_are(nodes)} blocked by {few(holders)}"
 
 
 def _evicts(nodes: Sequence[NodePlan]) -> str:
     pods = sorted({pod for n in nodes for pod in n.evicted})
-    more = f" and {len(pods) - 3} more" if len(pods) > 3 else ""
-    return f"{len(pods)} pod{'s' if len(pods) > 1 else ''} would be evicted: {', '.join(pods[:3])}{more}"
+    return f"{len(pods)} pod{'s' if len(pods) > 1 else ''} would be evicted: {few(pods)}"
 
 
 def _why(word: str) -> Callable[[Sequence[NodePlan]], str]:

@@ -14,6 +14,7 @@ from gpupartition.api.v1alpha1 import Assigned, NodeStateStatus
 from gpupartition.domain.backend import Observation
 from gpupartition.domain.pool import MAX_RECORD, Pool
 from gpupartition.domain.tabled import memory_modes
+from gpupartition.domain.wording import few
 
 RETIRING: Final = "Retiring"
 
@@ -66,5 +67,6 @@ def _known(state: NodeStateStatus, observed: Observation) -> Sequence[Pool]:
 
 def said(devices: frozenset[str]) -> str:
     """What a record says of a node whose former devices are still in use."""
-    first = ", ".join(sorted(devices)[:3]) + (f" and {len(devices) - 3} more" if len(devices) > 3 else "")
-    return f"publishes what is wanted; devices of a former layout go as soon as they are released: {first}"
+    return (
+        f"publishes what is wanted; devices of a former layout go as soon as they are released: {few(sorted(devices))}"
+    )

@@ -1,0 +1,14 @@
+"""How many things are told in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+MOST: Final = 3
+
+
+def few(words: Sequence[str]) -> str:
+    """`a, b, c and 2 more`."""
+    more = f" and {len(words) - MOST} more" if len(words) > MOST else ""
+    return ", ".join(words[:MOST]) + more
