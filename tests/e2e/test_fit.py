@@ -25,8 +25,9 @@ def smaller_than(where: Site, memory: str) -> str:
     return f'device.capacity["{where.base.driver}"].memory.isLessThan(quantity("{memory}"))'
 
 
-def by_name(told: Any) -> dict[str, Any]:
-    return {each["name"]: each for each in told}
+def by_name(told: Any, namespace: str) -> dict[str, Any]:
+    """What is said of the pods of a namespace: other tests have theirs in the same cluster at the same time."""
+    return {each["name"]: each for each in told if each["namespace"] == namespace}
 
 
 async def planned(cluster: Cluster, body: Object, *more: str) -> Answer:
@@ -69,7 +70,7 @@ async def test_who_is_said_to_fit_after_a_change_runs_then_and_who_is_not_does_n
     body = policy(POLICY, where.driver, equal(2))
 
     answer = await planned(cluster, body, "--fail-on=unschedulable")
-    told = by_name(answer.data["fit"]["pending"])
+    told = by_name(answer.data["fit"]["pending"], user)
     assert {name: (each["now"]["fits"], each["after"]["fits"]) for name, each in told.items()} == {
         "half": ("DoesNotFit", "Fits"),
         "tiny": ("DoesNotFit", "DoesNotFit"),
@@ -107,7 +108,7 @@ async def test_a_workload_whose_next_start_is_said_to_find_nothing_finds_nothing
     assert answer.code == FOUND, answer.errors
     assert "found: unschedulable" in answer.errors
     told = json.loads(answer.out)["fit"]
-    assert {n: each["after"]["fits"] for n, each in by_name(told["restarts"]).items()} == {
+    assert {n: each["after"]["fits"] for n, each in by_name(told["restarts"], user).items()} == {
         "loses": "DoesNotFit",
         "keeps": "Fits",
     }
@@ -176,7 +177,7 @@ async def test_a_pod_that_asks_for_an_extended_resource_is_simulated_as_it_is_sc
     every = {"apiVersion": "v1", "kind": "List", "items": pods}
     planner = await account_of(cluster, PLANNER)
     answer = await gpupartition(cluster, "simulate", "-f", "-", "-o", "json", stdin=every, kubeconfig=planner)
-    told = by_name(answer.data["asks"])
+    told = by_name(answer.data["asks"], user)
     assert (told["two"]["now"]["fits"], told["two"]["now"]["node"]) == ("Fits", where.nodes[0])
     assert told["many"]["now"]["fits"] == "DoesNotFit"
 
