@@ -24,6 +24,7 @@ class Settings:
     port: int = 8080  # GPUPARTITION_PORT: /healthz, /readyz, /metrics; 0 chooses a free one and logs it
     host: str = "0.0.0.0"  # noqa: S104  GPUPARTITION_HOST: probes come from outside the pod
     leader_election: bool = False  # GPUPARTITION_LEADER_ELECTION: work only while holding the Lease, else stand by
+    read_only: bool = False  # GPUPARTITION_READ_ONLY: write nothing but statuses, for policies that observe
     workers: int = 16  # GPUPARTITION_WORKERS: nodes looked at at the same time; mostly they wait for the API server
     resync: timedelta = timedelta(
         seconds=300
@@ -94,6 +95,7 @@ _READERS: Final[Mapping[str, Callable[[str], object]]] = {
     "HOST": _words,
     "LEADER_ELECTION": _yes_or_no,
     "PORT": _whole(0, 65535),
+    "READ_ONLY": _yes_or_no,
     "WORKERS": _whole(1, 256),
     **{f"{name.upper()}_SECONDS": _seconds for name in (*_LIMITS, "resync", "summary", "ignore_not_ready")},
 }

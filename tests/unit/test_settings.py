@@ -57,7 +57,7 @@ def test_leader_election_can_be_asked_for(text: str, value: bool) -> None:
 
 
 def test_every_field_of_the_settings_has_a_variable() -> None:
-    tested = {"namespace", "host", "port", "workers", "leader_election"}
+    tested = {"namespace", "host", "port", "workers", "leader_election", "read_only"}
     tested |= {"resync", "summary", "ignore_not_ready", "limits"}
     assert {f.name for f in fields(Settings)} == tested
 

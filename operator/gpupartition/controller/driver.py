@@ -21,9 +21,11 @@ WHILE_DELETING = timedelta(seconds=5)  # nothing names a driver in an event when
 class DriverLoop:
     """Brings one driver one turn further. Without it nothing that is in flight could ever end, so it stays while somebody names it."""
 
-    def __init__(self, client: Client, intents: Intents) -> None:
+    def __init__(self, client: Client, intents: Intents, *, holds: bool = True) -> None:
+        """Without `holds` finalizers are left alone: where nothing is ever in flight, a driver may vanish."""
         self._client = client
         self._intents = intents
+        self._holds = holds
 
     async def reconcile(self, name: str) -> timedelta | None:
         """One turn. Raises Conflict when the driver has changed meanwhile: then the turn begins again."""
@@ -32,11 +34,11 @@ class DriverLoop:
         except NotFound:
             return None
         needed_by, deleting = await self._needed_by(name, body), "deletionTimestamp" in body["metadata"]
-        if is_held(body) and not needed_by:
+        if self._holds and is_held(body) and not needed_by:
             await let_go(self._client, DRIVERS, body)
             if deleting:
                 return None
-        elif needed_by and not deleting:
+        elif self._holds and needed_by and not deleting:
             await hold(self._client, DRIVERS, body)
         if deleting:
             await self._say(body, "False", "Terminating", f"waits until nothing names it any more: {needed_by}")

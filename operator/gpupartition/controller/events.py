@@ -20,8 +20,10 @@ WARNINGS = frozenset({Phase.ROLLING_BACK, Phase.FAILED, Phase.ROLLED_BACK, Phase
 class Recorder:
     """Posts events. A failed post is logged and forgotten: status is what counts."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, *, posts: bool = True) -> None:
+        """Without `posts` nobody is told anything."""
         self._client = client
+        self._posts = posts
 
     async def phase(self, record: Object, policy: Object, phase: Phase, note: str, *, warning: bool) -> None:
         """A node entered a phase: told of its record, and of its policy too where somebody should look."""
@@ -57,6 +59,8 @@ class Recorder:
     async def _post(
         self, about: Object, kind: str, reason: str, message: str, *, related: Object | None = None
     ) -> None:
+        if not self._posts:
+            return
         meta, now = about["metadata"], datetime.now(UTC)
         namespace = meta.get("namespace", "default")
         stamp = now.isoformat(timespec="seconds").replace("+00:00", "Z")

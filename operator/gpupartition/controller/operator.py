@@ -85,9 +85,9 @@ class Operator:
         self._caches = Caches(
             client, namespace=settings.namespace, on_node=self._node_changed, on_all=self._everything_changed
         )
-        self._probe = probe = Probe(client)
+        self._probe = probe = Probe(client, dry_runs=not settings.read_only)
         intents = Intents(self._caches, probe)
-        recorder, watches, refusals = Recorder(client), Stopwatch(), Refusals()
+        recorder, watches, refusals = Recorder(client, posts=not settings.read_only), Stopwatch(), Refusals()
         absence = Absence(noticed=settings.limits.not_ready, ignored=settings.ignore_not_ready)
         standings = Standings(self._caches, absence)
         ledger = Ledger(client, self._caches, standings, watches, settings.limits.first_looks)
@@ -111,7 +111,7 @@ class Operator:
         self._snapshot.register(
             Snapshot(self._caches, self._kinds.policies, self._kinds.drivers, known=self._ready.is_set)
         )
-        self._driver_loop = DriverLoop(client, intents)
+        self._driver_loop = DriverLoop(client, intents, holds=not settings.read_only)
         self._policy_loop = PolicyLoop(
             client,
             self._caches,
