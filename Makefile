@@ -10,7 +10,7 @@ ROUNDS ?= 10
 SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test unit e2e chaos bench lint format crds run lock
+.PHONY: help demo demo-down test unit e2e chaos bench lint format crds chart run lock
 
 help:  ## show this
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -59,6 +59,9 @@ format: $(STAMP)  ## put the code into shape
 crds: $(STAMP)  ## write crds/ and the reference from the models
 	@$(BIN)/python -m gpupartition.api.crd
 	@$(BIN)/python -m gpupartition.api.reference
+
+chart: $(STAMP)  ## write the Helm chart's templates from manifests/ and crds/
+	@$(BIN)/python -m tests.unit.chart
 
 run: $(STAMP)  ## the operator against the current kube context
 	@$(BIN)/python -m gpupartition run $(ARGS)

@@ -70,6 +70,16 @@ ORACLE: Final = Tool(name="oracle", module="oracle", package=".", version="0.37.
 PUBLISHER: Final = Tool(name="publisher", module="publisher", package=".", version="0.37.2")
 """Kubernetes' own library for publishing ResourceSlices, for measuring beside ours: built only where it is measured."""
 
+HELM: Final = Tool(
+    name="helm",
+    module="helm",
+    package="helm.sh/helm/v4/cmd/helm",
+    version="4.3.1",
+    ldflags="-s -w -X helm.sh/helm/v4/internal/version.version=v4.3.1",
+    ask=("version", "--short"),
+)
+"""Which installs charts/: no part of a testbed, and built only where it is asked."""
+
 ENVTEST: Final = ("etcd", "kube-apiserver", "kubectl")
 """What `KUBEBUILDER_ASSETS` has, as laid out by setup-envtest."""
 

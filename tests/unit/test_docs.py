@@ -46,7 +46,7 @@ def test_every_command_that_a_page_names_is_there(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_and_folders_in_code_type_exist(page: Path) -> None:
-    roots = ("manifests", "testbed", "tests", "docs", "crds", "operator")
+    roots = ("manifests", "testbed", "tests", "docs", "crds", "charts", "operator")
     named = set(re.findall(rf"`((?:{'|'.join(roots)})/[\w./-]+)`", page.read_text(encoding="utf-8")))
     assert sorted(n for n in named if not (ROOT / n).exists()) == []
 

@@ -1,0 +1,550 @@
+"""The charts, in the hands of the real Helm: they install what manifests/ does, wait for roll-outs, and leave nodes alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+import yaml
+from testbed.build import HELM, Builder, cache_folder
+from testbed.controlplane import OPERATOR_ACCOUNT, ROOT, ControlPlane, Shape
+from testbed.programs import TestbedError, leashed
+from testbed.progress import Progress
+from tests.e2e.harness import DRIVERS, POLICIES, Cluster, eventually
+from tests.e2e.publishing import gpus
+from tests.e2e.rollout import (
+    apply,
+    equal,
+    looks_again,
+    operator,
+    policy,
+    ready,
+    said,
+    says,
+    writes,
+)
+from tests.unit.test_docs import blocks
+
+from gpupartition.kube import (
+    CONFIG_MAPS,
+    CRDS,
+    DEPLOYMENTS,
+    NAMESPACES,
+    RESOURCE_SLICES,
+    ApiError,
+    NotFound,
+)
+from gpupartition.names import API_VERSION, FREEZE_CONFIG_MAP, GROUP, OPERATOR_NAMESPACE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from testbed.programs import Program
+
+    from gpupartition.kube import Object
+
+CHART: Final = ROOT / "charts" / "gpupartition"
+POLICIES_CHART: Final = ROOT / "charts" / "gpupartition-policies"
+RELEASE: Final = "gpupartition"
+NO_POD: Final = ("--set", "replicas=0")  # the operator is a process of this machine
+NOWHERE: Final = ("--set", "driverNamespaces=null")
+KEEP: Final = {"helm.sh/resource-policy": "keep"}
+VENDORS: Final = ("gpu-operator", "dra-driver-nvidia-gpu", "kube-amd-gpu", "k8s-gpu-dra-driver")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Helm:
+    """The real program, as administrator of one control plane."""
+
+    program: Path
+    controlplane: ControlPlane
+    home: Path
+
+    async def __call__(self, *arguments: str | Path, values: Object | None = None, folder: Path = ROOT) -> str:
+        """Run it in a folder, and return what it prints. Raises TestbedError with its complaint."""
+        homes = {f"HELM_{each}_HOME": str(self.home / each.lower()) for each in ("CACHE", "CONFIG", "DATA")}
+        more = ["--values", "-"] if values is not None else []
+        process = await asyncio.create_subprocess_exec(
+            *leashed([self.program, *arguments, *more]),
+            cwd=folder,
+            env={**os.environ, **homes, "KUBECONFIG": str(self.controlplane.kubeconfig)},
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, complaint = await process.communicate(yaml.safe_dump(values or {}).encode())
+        if process.returncode != 0:
+            raise TestbedError(f"helm {' '.join(map(str, arguments))}: {complaint.decode(errors='replace').strip()}")
+        return out.decode()
+
+    async def rendered(self, *arguments: str) -> list[Object]:
+        """Return the objects of the operator's chart."""
+        printed = await self("template", RELEASE, CHART, "--namespace", OPERATOR_NAMESPACE, *arguments)
+        return documents(printed)
+
+    async def installed(self, *arguments: str, chart: Path = CHART) -> None:
+        """Install or upgrade the operator's chart."""
+        where = ("--namespace", OPERATOR_NAMESPACE, "--create-namespace")
+        await self("upgrade", "--install", RELEASE, chart, *where, *arguments)
+        await self.becomes_operator()
+
+    async def becomes_operator(self) -> None:
+        """Let operators of this machine be the account that was installed."""
+        token = await self.controlplane.token(OPERATOR_NAMESPACE, OPERATOR_ACCOUNT)
+        self.controlplane.parts.write_kubeconfig("operator", token)
+
+
+@pytest.fixture(scope="module")
+async def controlplane(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ControlPlane]:
+    """Start a control plane for these tests alone: on that of all others the manifests are installed, by somebody else than Helm."""
+    folder = tmp_path_factory.mktemp("helm-testbed")
+    async with ControlPlane(folder, shape=Shape(nodes=0), progress=Progress(sys.stderr)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+async def helm(controlplane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    built = await Builder(cache=cache_folder(), progress=Progress(sys.stderr), env=os.environ).tools([HELM])
+    return Helm(program=built[HELM.name], controlplane=controlplane, home=tmp_path_factory.mktemp("helm"))
+
+
+def documents(text: str) -> list[Object]:
+    return [each for each in yaml.safe_load_all(text) if each]
+
+
+def by_name(objects: list[Object]) -> dict[tuple[str, str, str], Object]:
+    named = {(o["kind"], o["metadata"].get("namespace", ""), o["metadata"]["name"]): o for o in objects}
+    assert len(named) == len(objects)
+    return named
+
+
+# ── the same as manifests/ ────────────────────────────────────────────────────────────────────────────────────────────
+
+COMPONENTS: Final = {
+    "none": ([], ["driverNamespaces=null"]),
+    "driver-namespace": (["driver-namespace"], []),
+    "evict": (["evict"], ["driverNamespaces=null", "evict=true"]),
+    "force-delete": (["force-delete"], ["driverNamespaces=null", "forceDelete=true"]),
+    "nvidia-mig": (["nvidia-mig"], ["driverNamespaces=null", "nvidiaMig.enabled=true"]),
+    "amd-dcm": (["amd-dcm"], ["driverNamespaces=null", "amdDcm.enabled=true"]),
+}
+
+
+async def test_with_its_own_values_the_chart_is_what_the_manifests_are(helm: Helm) -> None:
+    theirs = documents(await helm.controlplane.kubectl("kustomize", str(ROOT / "manifests")))
+    assert comparable(await helm.rendered()) == comparable(theirs)
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+async def test_each_component_is_a_value_and_nothing_more(helm: Helm, tmp_path: Path, name: str) -> None:
+    components, values = COMPONENTS[name]
+    assert {each.name for each in (ROOT / "manifests/components").iterdir()} == COMPONENTS.keys() - {"none"}
+    theirs = documents(await kustomized(helm.controlplane, tmp_path, *components))
+    ours = await helm.rendered(*(f"--set={value}" for value in values))
+    assert comparable(ours) == comparable(theirs)
+
+
+async def test_every_drivers_namespace_gets_the_rights_of_the_component(helm: Helm) -> None:
+    ours = await helm.rendered("--set", "driverNamespaces={one,two}")
+    theirs = documents(await helm.controlplane.kubectl("kustomize", str(ROOT / "manifests")))
+    theirs, component = ([o for o in theirs if in_driver(o) is there] for there in (False, True))
+    for namespace in ("one", "two"):
+        theirs += [{**o, "metadata": {**o["metadata"], "namespace": namespace}} for o in component]
+    assert comparable(ours) == comparable(theirs)
+
+
+def in_driver(body: Object) -> bool:
+    return bool(body["metadata"].get("namespace") == "gpu-driver")
+
+
+async def test_what_all_values_together_say_stands_where_it_belongs(helm: Helm) -> None:
+    said = {
+        "image": {"repository": "registry.example/gpus", "tag": "1.2.3"},
+        "imagePullSecrets": [{"name": "pull"}],
+        "replicas": 2,
+        "settings": {"RESYNC_SECONDS": 60},
+        "resources": {"limits": {"memory": "2Gi"}},
+        "nodeSelector": {"role": "infra"},
+        "tolerations": [{"key": "infra", "operator": "Exists"}],
+        "crds": False,
+    }
+    printed = await helm("template", RELEASE, CHART, "--namespace", "elsewhere", values=said)
+    assert OPERATOR_NAMESPACE not in yaml.safe_dump_all(documents(printed))
+    objects = by_name(documents(printed))
+    assert {kind for kind, *_ in objects} & {"CustomResourceDefinition"} == set()
+    spec = objects["Deployment", "elsewhere", "gpupartition"]["spec"]
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    assert (spec["replicas"], spec["strategy"]["type"]) == (2, "RollingUpdate")
+    assert container["image"] == "registry.example/gpus:1.2.3"
+    assert {"name": "GPUPARTITION_RESYNC_SECONDS", "value": "60"} in container["env"]
+    assert container["resources"]["limits"] == {"memory": "2Gi"}
+    assert {key: pod[key] for key in said if key in pod} == {
+        key: said[key] for key in ("imagePullSecrets", "nodeSelector", "tolerations")
+    }
+
+
+def comparable(objects: list[Object]) -> dict[tuple[str, str, str], Object]:
+    """The objects by name, but for the namespace, which Helm has made before, and for what keeps CRDs when a release goes."""
+    named = by_name([each for each in objects if each["kind"] != "Namespace"])
+    for each in named.values():
+        if each["kind"] == "CustomResourceDefinition":
+            assert each["metadata"].pop("annotations", KEEP) == KEEP
+    return named
+
+
+async def kustomized(controlplane: ControlPlane, folder: Path, *components: str) -> str:
+    for each in ("manifests", "crds"):
+        shutil.copytree(ROOT / each, folder / each)
+    (folder / "mine").mkdir()
+    overlay = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": ["../crds", "../manifests/base", "../manifests/admission"],
+        "components": [f"../manifests/components/{each}" for each in components],
+    }
+    (folder / "mine/kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    return await controlplane.kubectl("kustomize", str(folder / "mine"))
+
+
+# ── values ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("chart", [CHART, POLICIES_CHART], ids=lambda path: path.name)
+async def test_helm_finds_nothing_to_complain_about(helm: Helm, chart: Path) -> None:
+    assert "0 chart(s) failed" in await helm("lint", "--strict", chart)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("evictions=true", "evictions"),
+        ("image.name=gpupartition", "name"),
+        ("nvidiaMig.enable=true", "enable"),
+        ("replicas=two", "/replicas"),
+        ("settings.PORT=9000", "PORT"),
+        ("driverNamespaces={Not_A_Name}", "/driverNamespaces/0"),
+        ("readOnly=true,evict=true", "/evict"),
+        ("readOnly=true,forceDelete=true", "/forceDelete"),
+        ("readOnly=true,replicas=2", "/replicas"),
+    ],
+)
+async def test_a_value_that_means_nothing_is_refused_by_its_name(helm: Helm, value: str, told: str) -> None:
+    with pytest.raises(TestbedError, match=rf"(?s)don't meet the specifications.*{told}"):
+        await helm.rendered("--set", value)
+
+
+# ── installed ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_with_everything_switched_on_it_is_installed_and_waited_for(cluster: Cluster, helm: Helm) -> None:
+    await cluster.nodes(1)
+    namespaces = [await cluster.namespace("driver"), *VENDORS]
+    for name in VENDORS:
+        await cluster.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    switched_on = ("evict=true", "forceDelete=true", "nvidiaMig.enabled=true", "amdDcm.enabled=true", "replicas=2")
+    values = [f"--set={value}" for value in (*switched_on, f"driverNamespaces={{{namespaces[0]}}}")]
+    try:
+        await helm.installed("--wait", "--timeout", "60s", *values)
+        deployment = await cluster.client.get(DEPLOYMENTS, "gpupartition", namespace=OPERATOR_NAMESPACE)
+        assert deployment["status"]["readyReplicas"] == 2
+        for namespace in namespaces:
+            assert "gpupartition-" in await cluster.kubectl("get", "roles", "-n", namespace, "-o", "name")
+    finally:
+        await helm.installed(*NO_POD, *NOWHERE)
+
+
+async def test_crds_are_upgraded_with_the_release_and_outlive_it_with_what_is_of_them(
+    cluster: Cluster, helm: Helm, tmp_path: Path
+) -> None:
+    younger = policy("kept", "somebody", equal(2), rollout={"pauseBetweenSeconds": 60})
+    await helm.installed(*NO_POD, *NOWHERE, chart=await aged(helm, tmp_path))
+    await eventually(partial(takes, cluster, younger, None))
+    await helm.installed(*NO_POD, *NOWHERE)
+    await eventually(partial(takes, cluster, younger, 60))
+    made = await apply(cluster, younger)
+
+    await helm("uninstall", RELEASE, "--namespace", OPERATOR_NAMESPACE, "--wait")
+    with pytest.raises(NotFound):
+        await cluster.client.get(DEPLOYMENTS, "gpupartition", namespace=OPERATOR_NAMESPACE)
+    await cluster.client.get(CRDS, f"gpupartitionpolicies.{GROUP}")
+    assert (await cluster.client.get(POLICIES, "kept"))["metadata"]["uid"] == made["metadata"]["uid"]
+
+    await helm.installed(*NO_POD, *NOWHERE)
+    assert (await cluster.client.get(POLICIES, "kept"))["spec"] == made["spec"]
+
+
+async def aged(helm: Helm, folder: Path) -> Path:
+    """Return a copy of the chart from before policies could pause between nodes."""
+    chart = shutil.copytree(CHART, folder / "older")
+    name = "templates/crds/gpupartitionpolicies.yaml"
+    (crd,) = await helm.rendered("--show-only", name)
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    del schema["properties"]["spec"]["properties"]["rollout"]["properties"]["pauseBetweenSeconds"]
+    (chart / name).write_text(yaml.safe_dump(crd))
+    return chart
+
+
+async def takes(cluster: Cluster, body: Object, pause: int | None) -> bool:
+    """Whether the API server keeps the pause of a policy (None: takes the policy without it)."""
+    made = await cluster.client.create(POLICIES, body, dry_run=True)
+    return bool(made["spec"]["rollout"].get("pauseBetweenSeconds") == pause)
+
+
+async def test_what_kustomize_has_installed_can_be_taken_over_with_what_is_there(cluster: Cluster, helm: Helm) -> None:
+    await pristine(cluster, helm)
+    await cluster.controlplane.install_operator()
+    made = await apply(cluster, policy("older", "somebody", equal(2)))
+    try:
+        with pytest.raises(TestbedError, match="invalid ownership metadata"):
+            await helm.installed(*NO_POD)
+        await helm.installed(*NO_POD, "--take-ownership", "--force-conflicts")
+        await helm.installed(*NO_POD, *NOWHERE, "--set=evict=true", "--set=settings.WORKERS=4", "--force-conflicts")
+        assert (await cluster.client.get(POLICIES, "older"))["metadata"]["uid"] == made["metadata"]["uid"]
+    finally:
+        await pristine(cluster, helm)
+        await helm.installed(*NO_POD, *NOWHERE)
+
+
+async def pristine(cluster: Cluster, helm: Helm) -> None:
+    """Take away all that Helm and kubectl have installed, who would go on owning what is written next."""
+    await helm("uninstall", RELEASE, "--namespace", OPERATOR_NAMESPACE, "--ignore-not-found", "--wait")
+    for each in (await cluster.client.list(CRDS)).items:
+        if each["spec"]["group"] == GROUP:
+            await cluster.client.delete(CRDS, each["metadata"]["name"])
+            await cluster.gone(CRDS, each["metadata"]["name"])
+
+
+# ── roll-outs as releases ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def of(cluster: Cluster, *layouts: Object) -> Object:
+    """Values of a release with one driver that the operator publishes for, and one policy over this test's nodes."""
+    name = cluster.name
+    # Not live, so that what is offered when a policy is Ready is all that there is, and stays.
+    publish = {"driverName": f"{name}.publish.example", "inventory": {"gpus": [gpus(2)]}, "live": False}
+    return {
+        "drivers": {name: {"type": "Publish", "publish": publish, "maxUnavailable": "100%"}},
+        "policies": {name: policy(name, name, *layouts, rollout={"maxUnavailable": "100%"})["spec"]},
+    }
+
+
+async def offered(cluster: Cluster) -> dict[str, list[str]]:
+    """The names of the devices that this test's nodes publish, by node."""
+    slices = await cluster.client.list(RESOURCE_SLICES, field_selector=f"spec.driver={cluster.name}.publish.example")
+    found: dict[str, list[str]] = {}
+    for each in slices.items:
+        found.setdefault(each["spec"]["nodeName"], []).extend(d["name"] for d in each["spec"].get("devices", ()))
+    return {node: sorted(names) for node, names in found.items()}
+
+
+async def release(helm: Helm, cluster: Cluster, *how: str, values: Object) -> str:
+    """Install or upgrade the policies of this test, and wait as Helm waits."""
+    command = ("upgrade", "--install", cluster.name, POLICIES_CHART, "--namespace", "default", "--wait")
+    return await helm(*command, "--timeout", "120s", *how, values=values)
+
+
+async def test_an_installation_is_there_exactly_when_every_node_has_its_layout(cluster: Cluster, helm: Helm) -> None:
+    await helm.installed(*NO_POD, *NOWHERE)
+    nodes = await cluster.nodes(2, pool=cluster.name)
+    await freeze(cluster)
+    program = await operator(cluster, resync=0.3)
+    waiting = asyncio.create_task(release(helm, cluster, values=of(cluster, equal(2))))
+    await said(cluster, cluster.name, "Ready", "False", "Frozen")
+    await looks_again(program)
+    assert not waiting.done(), "nothing is published, so nothing is there"
+    await unfreeze(cluster)
+    await waiting
+    body = await cluster.client.get(POLICIES, cluster.name)
+    assert says(body, "Ready") == ("True", "RolloutComplete")
+    assert await offered(cluster) == dict.fromkeys(nodes, in_parts(2))
+
+    await release(helm, cluster, values=of(cluster, equal(4)))
+    assert await offered(cluster) == dict.fromkeys(nodes, in_parts(4))
+    assert says(await cluster.client.get(POLICIES, cluster.name), "Ready") == ("True", "RolloutComplete")
+
+    await helm("uninstall", cluster.name, "--namespace", "default", "--wait", "--timeout", "60s")
+    for kind in (POLICIES, DRIVERS):
+        await cluster.gone(kind, cluster.name)
+    await looks_again_at_all(cluster)
+    assert await offered(cluster) == dict.fromkeys(nodes, in_parts(4)), "Retain: nodes stay as they are"
+
+
+def in_parts(parts: int) -> list[str]:
+    """The names of the devices of a node whose two GPUs can be had in equal parts, or whole."""
+    each = ("full", *(f"{number}of{parts}" for number in range(1, parts + 1)))
+    return sorted(f"gpu-{gpu}-{part}" for gpu in (0, 1) for part in each)
+
+
+async def freeze(cluster: Cluster) -> None:
+    metadata = {"name": FREEZE_CONFIG_MAP, "namespace": OPERATOR_NAMESPACE}
+    await cluster.create(CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+
+
+async def unfreeze(cluster: Cluster) -> None:
+    await cluster.client.delete(CONFIG_MAPS, FREEZE_CONFIG_MAP, namespace=OPERATOR_NAMESPACE)
+
+
+async def looks_again_at_all(cluster: Cluster) -> None:
+    """Let the operator bring another policy to an end, so that all that it was told before has been looked at."""
+    await apply(cluster, policy("marker", "nobody", equal(2), selector={"pool": "nowhere"}))
+    await said(cluster, "marker", "Stalled", "True", "DriverNotFound")
+
+
+KEEP_AS_IT_IS: Final = {"name": "as-it-is", "match": {"all": True}, "type": "Keep"}
+REFUSED: Final = r"(?s)GpuPartitionPolicy.*Failed.*spec.layouts\[0\].type"
+
+
+async def test_a_roll_out_that_cannot_be_fails_the_release_with_the_reason_and_the_fix(
+    cluster: Cluster, helm: Helm
+) -> None:
+    await helm.installed(*NO_POD, *NOWHERE)
+    (node,) = await cluster.nodes(1, pool=cluster.name)
+    await operator(cluster)
+    with pytest.raises(TestbedError, match=REFUSED):
+        await release(helm, cluster, values=of(cluster, KEEP_AS_IT_IS))
+    await release(helm, cluster, values=of(cluster, equal(2)))
+    assert await offered(cluster) == {node: in_parts(2)}
+    with pytest.raises(TestbedError, match=REFUSED):
+        await release(helm, cluster, "--rollback-on-failure", values=of(cluster, KEEP_AS_IT_IS))
+    await ready(cluster, cluster.name)
+    (layout,) = (await cluster.client.get(POLICIES, cluster.name))["spec"]["layouts"]
+    assert layout["type"] == "Equal"
+    assert await offered(cluster) == {node: in_parts(2)}
+    await helm("uninstall", cluster.name, "--namespace", "default", "--wait", "--timeout", "60s")
+
+
+async def test_a_release_fails_only_when_nothing_of_it_is_on_its_way_any_more(cluster: Cluster, helm: Helm) -> None:
+    await helm.installed(*NO_POD, *NOWHERE)
+    (node,) = await cluster.nodes(1, pool=cluster.name)
+    await freeze(cluster)
+    program = await operator(cluster, resync=0.3)
+    values = of(cluster, equal(2))
+    values["policies"]["refused"] = policy("refused", "nobody", equal(2), selector={"pool": "nowhere"})["spec"]
+    waiting = asyncio.create_task(release(helm, cluster, values=values))
+    await said(cluster, "refused", "Stalled", "True")
+    await said(cluster, cluster.name, "Ready", "False", "Frozen")
+    await looks_again(program)
+    assert not waiting.done()
+    await unfreeze(cluster)
+    with pytest.raises(TestbedError, match=r"(?s)GpuPartitionPolicy//refused.*there is no GpuPartitionDriver nobody"):
+        await waiting
+    assert says(await cluster.client.get(POLICIES, cluster.name), "Ready") == ("True", "RolloutComplete")
+    assert await offered(cluster) == {node: in_parts(2)}
+    await helm("uninstall", cluster.name, "--namespace", "default", "--wait", "--timeout", "60s")
+
+
+# ── read-only ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+STATUSES: Final = {"gpupartitiondrivers/status", "gpupartitionpolicies/status"}
+
+
+@pytest.mark.parametrize(
+    "values",
+    ["readOnly=true", "readOnly=true,nvidiaMig.enabled=true", "readOnly=true,amdDcm.enabled=true"],
+)
+async def test_a_read_only_operator_has_no_right_to_write_but_statuses(helm: Helm, values: str) -> None:
+    objects = by_name(await helm.rendered("--set", values))
+    for binding in (o for (kind, *_), o in objects.items() if kind in {"RoleBinding", "ClusterRoleBinding"}):
+        namespace = binding["metadata"].get("namespace", "")
+        for rule in objects[binding["roleRef"]["kind"], namespace, binding["roleRef"]["name"]]["rules"]:
+            assert set(rule["verbs"]) <= {"get", "list", "watch"} or set(rule["resources"]) == STATUSES, rule
+
+
+async def test_a_read_only_operator_tells_what_policies_would_change_and_is_refused_nothing(
+    cluster: Cluster, helm: Helm
+) -> None:
+    try:
+        await helm.installed(*NO_POD, *NOWHERE, "--set", "readOnly=true")
+        own = of(cluster, equal(2))
+        await cluster.nodes(2, pool=cluster.name)
+        await eventually(partial(may_only_observe, cluster))
+        program = await read_only_operator(cluster)
+        own["policies"][cluster.name]["mode"] = "Observe"
+        await release(helm, cluster, values=own)
+        body = await cluster.client.get(POLICIES, cluster.name)
+        assert says(body, "Ready") == ("True", "Observing")
+        assert body["status"]["nodes"]["wouldChange"] == 2
+        assert says(await cluster.client.get(DRIVERS, cluster.name), "Ready") == ("True", "Ready")
+        await looks_again(program)
+        written = {each.replace(f"/{cluster.name}/", "/") for each in writes(cluster)}
+        assert written == {f"update {status}" for status in STATUSES}
+        asked = cluster.audit(user=f"system:serviceaccount:{OPERATOR_NAMESPACE}:")
+        assert {e["requestURI"] for e in asked if e["responseStatus"]["code"] in {401, 403}} == set()
+        await helm("uninstall", cluster.name, "--namespace", "default", "--wait", "--timeout", "60s")
+    finally:
+        await helm.installed(*NO_POD, *NOWHERE)
+
+
+async def read_only_operator(cluster: Cluster) -> Program:
+    """Start an operator as the chart's Deployment says that it is to be started."""
+    deployment = await cluster.client.get(DEPLOYMENTS, "gpupartition", namespace=OPERATOR_NAMESPACE)
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    given = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    assert given == {"GPUPARTITION_LEADER_ELECTION": "false", "GPUPARTITION_READ_ONLY": "true"}
+    local = {"GPUPARTITION_HOST": "127.0.0.1", "GPUPARTITION_PORT": "0", "GPUPARTITION_RESYNC_SECONDS": "0.3"}
+    return await cluster.start_operator(env={**given, **local})
+
+
+async def may_only_observe(cluster: Cluster) -> bool:
+    await cluster.client.create(POLICIES, policy("trial", "nobody", equal(2), mode="Observe"), dry_run=True)
+    try:
+        await cluster.client.create(POLICIES, policy("trial", "nobody", equal(2)), dry_run=True)
+    except ApiError as refused:
+        return "write mode: Observe" in refused.message
+    return False
+
+
+async def test_read_only_is_refused_while_there_is_something_to_write(cluster: Cluster, helm: Helm) -> None:
+    await helm.installed(*NO_POD, *NOWHERE)
+    read_only = partial(helm.installed, *NO_POD, *NOWHERE, "--set", "readOnly=true")
+    await apply(cluster, policy("enforced", "nobody", equal(2)))
+    with pytest.raises(TestbedError, match="policy enforced does not observe; write mode: Observe"):
+        await read_only()
+    await apply(cluster, policy("enforced", "nobody", equal(2), mode="Observe"))
+    made = await apply(cluster, {**DRIVER, "spec": of(cluster)["drivers"][cluster.name]})
+    grant = {"node": "gpu-7", "uid": "u", "policy": "enforced", "token": "0123456789", "since": "2026-01-01T00:00:00Z"}
+    await cluster.client.replace(DRIVERS, {**made, "status": {"inFlight": [grant]}}, subresource="status")
+    with pytest.raises(TestbedError, match="node gpu-7 is still being changed; wait until"):
+        await read_only()
+
+
+DRIVER: Final = {"apiVersion": API_VERSION, "kind": "GpuPartitionDriver", "metadata": {"name": "moving"}}
+
+
+# ── the page ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_the_page_says_can_be_typed_as_it_stands_there(cluster: Cluster, helm: Helm, tmp_path: Path) -> None:
+    page = (ROOT / "docs/helm.md").read_text(encoding="utf-8")
+    commands = [line.split() for block in blocks(page, "sh") for line in block.splitlines()]
+    (values,) = blocks(page, "yaml")
+    (tmp_path / "gpus.yaml").write_text(values)
+    (tmp_path / "charts").symlink_to(ROOT / "charts")
+    await pristine(cluster, helm)
+    (node,) = await cluster.nodes(1, pool="inference")
+    program = None
+    try:
+        for which, *arguments in commands:
+            if which == "kubectl":
+                await cluster.kubectl(*arguments)
+                continue
+            await helm(*arguments, folder=tmp_path)
+            if program is None:  # what kwok runs as the operator's pod does nothing
+                await helm.becomes_operator()
+                program = await operator(cluster)
+            if arguments[:2] in (["install", "inference"], ["upgrade", "inference"]):
+                await cluster.published(8 * 3, node=node, driver="gpu.example.org")
+            if "readOnly=true" in arguments:
+                await program.stop()
+    finally:
+        await pristine(cluster, helm)
+        await helm.installed(*NO_POD, *NOWHERE)
+    assert {verb for which, verb, *_ in commands if which == "helm"} == {"install", "upgrade", "uninstall"}
