@@ -88,6 +88,8 @@ class PolicyLoop:
         policy = scope.policy
         if not policy.deleting and policy.spec is not None and policy.spec.mode == "Enforce" and not scope.problems:
             await self._take_on(scope)
+            if policy.spec.deletion_policy == "Revert":
+                await self._pin(scope)
         for record in scope.records.values():
             if _behind(scope, record):
                 self._on_node(record.name)
@@ -119,7 +121,7 @@ class PolicyLoop:
                 continue
 
     async def _pin(self, scope: Scope) -> None:
-        """A policy with nodes in flight must not vanish under them."""
+        """A policy with nodes in flight must not vanish under them, nor one that takes its nodes back at its end."""
         if not scope.policy.deleting:
             await hold(self._client, POLICIES, scope.body)
 
