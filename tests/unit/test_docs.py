@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.e2e import rights
 from tests.unit import phase_table
 
 from gpupartition.__main__ import COMMANDS, main
@@ -36,6 +37,20 @@ def test_links_lead_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     targets = [t for t in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text) if "://" not in t]
     assert [t for t in targets if not (page.parent / t).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_into_a_page_lead_to_one_of_its_headings(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    links = [t for t in re.findall(r"\]\(([^)\s]*#[^)\s]+)\)", text) if "://" not in t]
+    pages = {t: (page.parent / t.split("#")[0] if t.split("#")[0] else page) for t in links}
+    assert [t for t, target in pages.items() if t.split("#")[1] not in anchors(target)] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """What headings are called in links, as GitHub calls them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", each.lower()).strip().replace(" ", "-") for each in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -77,13 +92,16 @@ def test_options_that_the_page_about_a_command_names_are_its_own(
     assert set(re.findall(r"(?<=[ `])--?[a-z][a-z-]*(?=[ =`])", "\n".join(lines))) <= told
 
 
-def test_options_that_the_page_about_kubectl_names_are_those_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (ROOT / "docs/kubectl.md").read_text(encoding="utf-8")
-    written: dict[str, set[str]] = {command: set() for command in COMMANDS if command != "run"}
-    for command, rest in re.findall(r"kubectl gpp ([a-z]+)([^`|#\n]*)", page):
-        written[command] |= set(re.findall(r"(?<= )--?[a-z][a-z-]*", rest))
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_options_of_the_plugin_that_a_page_names_are_those_of_the_command(
+    page: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written: dict[str, set[str]] = {}
+    for command, rest in re.findall(r"kubectl gpp ([a-z]+)([^`|#\n]*)", page.read_text(encoding="utf-8")):
+        written.setdefault(command, set()).update(re.findall(r"(?<= )--?[a-z][a-z-]*", rest))
+    if page.name == "kubectl.md":
+        assert written.keys() == COMMANDS.keys() - {"run"}
     for command, options in written.items():
-        assert f"kubectl gpp {command}" in page
         with pytest.raises(SystemExit):
             main([command, "--help"])
         assert options <= set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", capsys.readouterr().out)), command
@@ -107,3 +125,16 @@ def test_the_readme_prints_the_columns_that_kubectl_prints() -> None:
     columns = {kind.plural: ("NAME", *(c.name.upper() for c in kind.columns if not c.wide)) for kind in crd.KINDS}
     assert shown <= set(columns.values()), columns
     assert len(shown) == 2
+
+
+def test_the_page_about_security_names_the_rights_of_the_operator_and_no_others() -> None:
+    page = (ROOT / "docs/security.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    named = {
+        (resource, verb)
+        for row in rows
+        for resources, verbs in re.findall(r"((?:`[\w./]+`(?:, )?)+): ([a-z, ]+)", row)
+        for resource in re.findall(r"`([\w./]+)`", resources)
+        for verb in verbs.replace(",", " ").split()
+    }
+    assert named == {(right.resource.removeprefix("/"), right.verb) for right in rights.given()}
