@@ -80,6 +80,9 @@ HELM: Final = Tool(
 )
 """Which installs charts/: no part of a testbed, and built only where it is asked."""
 
+KSTATUS: Final = Tool(name="kstatus", module="kstatus", package=".", version="0.37.2")
+"""What Flux and Helm make of an object's status, for manifests/flux/: no part of a testbed, and built only where it is asked."""
+
 ENVTEST: Final = ("etcd", "kube-apiserver", "kubectl")
 """What `KUBEBUILDER_ASSETS` has, as laid out by setup-envtest."""
 
