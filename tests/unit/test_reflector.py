@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest_asyncio
 from tests.unit.scripted import Answer, Scripted, line, refusal, scripted
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    import pytest
+
     from gpupartition.kube import Object
 
 SILENCE = Answer(hang=True)
@@ -24,6 +27,13 @@ EXPIRED = refusal(410, "Expired", "too old")
 
 def node(name: str, version: int) -> Object:
     return {"metadata": {"name": name, "resourceVersion": str(version)}}
+
+
+def version_of(body: Object) -> str:
+    """What is kept of a node; a zone would be too much."""
+    if "zone" in body["metadata"]:
+        raise KeyError("zone")
+    return str(body["metadata"]["resourceVersion"])
 
 
 def listed(*nodes: Object, version: int, more: str = "") -> Answer:
@@ -42,11 +52,11 @@ async def server(tmp_path: Path) -> AsyncIterator[Scripted]:
 
 
 @asynccontextmanager
-async def following(server: Scripted, *script: Answer) -> AsyncIterator[Reflector[str]]:
+async def following(server: Scripted, *script: Answer, **more: Any) -> AsyncIterator[Reflector[str]]:
     """Follow the script to its end, after which the server keeps silent."""
     server.will_answer(*script, SILENCE)
     async with Client.connect(server.kubeconfig) as client:
-        reflector = Reflector(client, NODES, lambda obj: str(obj["metadata"]["resourceVersion"]), page=1)
+        reflector = Reflector(client, NODES, version_of, page=1, **more)
         task = asyncio.create_task(reflector.run())
         try:
             async with asyncio.timeout(20):
@@ -114,3 +124,49 @@ async def test_it_says_what_is_wrong_until_it_is_right_again(server: Scripted) -
     server.asked.clear()
     async with following(server, no, listed(version=5)) as reflector:
         assert reflector.trouble is None
+
+
+async def test_an_object_that_cannot_be_read_is_reported_and_all_others_are_followed(
+    server: Scripted, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd = {"metadata": {"name": "odd", "resourceVersion": "4", "zone": {}}}
+    gone = {"metadata": {"name": "gone", "resourceVersion": "4", "zone": {}}}
+    script = (
+        listed(odd, gone, node("a", 3), version=5),
+        watched(("MODIFIED", odd), ("MODIFIED", node("a", 6)), ("DELETED", gone), ("MODIFIED", node("b", 7))),
+    )
+    async with following(server, *script, indexes={"zone": lambda version: (version[:1],)}) as reflector:
+        assert dict(reflector.items()) == {"a": "6", "b": "7"}
+        assert list(reflector.by("zone", "6")) == ["6"]
+        assert list(reflector.unreadable) == ["odd"]
+    assert [record.message for record in caplog.records] == [
+        "nodes odd cannot be read, and counts as absent",
+        "nodes gone cannot be read, and counts as absent",
+    ]
+
+
+async def test_an_object_that_can_no_longer_be_read_leaves_nothing_old_behind(server: Scripted) -> None:
+    spoilt = {"metadata": {"name": "a", "resourceVersion": "6", "zone": {}}}
+    changes: list[tuple[object, ...]] = []
+    script = (
+        listed(node("a", 3), version=5),
+        watched(("MODIFIED", spoilt), ("MODIFIED", node("a", 7))),
+    )
+    by_zone = {"zone": lambda version: (version,)}
+    async with following(
+        server, *script, indexes=by_zone, on_change=lambda *change: changes.append(change)
+    ) as reflector:
+        assert changes == [("a", None, "3"), ("a", "3", None), ("a", None, "7")]
+        assert not reflector.by("zone", "3")
+        assert not reflector.unreadable
+
+
+async def test_what_somebody_nests_without_end_spoils_no_list_and_no_watch(server: Scripted) -> None:
+    """An API server takes 10,000 levels in the parameters of a ResourceClaim, and anybody may create one."""
+    deep = json.dumps(node("deep", 6) | {"spec": None}).replace("null", "[" * 9000 + "]" * 9000)
+    page = json.dumps(listed(node("a", 3), version=5).body).replace('"items": [', f'"items": [{deep}, ')
+    event = f'{{"type": "MODIFIED", "object": {deep}}}\n'
+    script = (Answer(lines=(page,)), Answer(lines=(event, line("ADDED", node("b", 7)))))
+    async with following(server, *script) as reflector:
+        assert dict(reflector.items()) == {"a": "3", "deep": "6", "b": "7"}
+        assert not reflector.unreadable

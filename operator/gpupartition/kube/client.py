@@ -20,6 +20,7 @@ import aiohttp
 
 from gpupartition.kube.credentials import Credentials, credentials
 from gpupartition.kube.errors import ApiError, Gone, TooManyRequests, Unreachable
+from gpupartition.kube.parsing import parsed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -305,7 +306,7 @@ class Client:
                 if response.status >= 400:
                     raise _refusal(what, response, await response.text(errors="replace"))
                 async for line in response.content:
-                    event = json.loads(line)
+                    event = parsed(line.decode(errors="replace"))
                     if event["type"] == "ERROR":
                         raise ApiError.of(what, event["object"].get("code", 500), event["object"])
                     yield event["type"], event["object"]
@@ -353,7 +354,10 @@ class Client:
         for warning in set(response.headers.getall("Warning", ())) - self._warned:
             self._warned.add(warning)  # each once: a deprecated field would otherwise fill the log with every write
             log.warning("%s: the API server warns: %s", ask.what, warning)
-        return cast("Object", json.loads(text) if response.content_type == _JSON else text)
+        try:
+            return cast("Object", parsed(text) if response.content_type == _JSON else text)
+        except ValueError as error:
+            raise _no_answer(ask.what, error) from error
 
 
 def _refusal(what: str, response: aiohttp.ClientResponse, text: str) -> ApiError:

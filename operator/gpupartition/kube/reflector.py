@@ -47,6 +47,9 @@ class Reflector(Generic[T]):
 
     `indexes` names functions from a projection to the values under which it is to be found, so that looking up "everything on
     this node" does not mean looking at everything.
+
+    An object of which all that fails is not in the copy, but in `unreadable`, with the reason: one that nobody foresaw must not end the
+    news of all the others.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class Reflector(Generic[T]):
         self.trouble: ApiError | None = None  # why the copy may be old; None while all is well
         self._answered = asyncio.Event()  # all was read once, or may not be read
         self.lists = 0  # complete ones
+        self.unreadable: dict[str, str] = {}  # objects of which nothing is kept because looking at them failed, and how
         self._client = client
         self._project = project
         self._on_change = on_change
@@ -164,8 +168,8 @@ class Reflector(Generic[T]):
                 for obj in part.items:
                     listed.add(key_of(obj))
                     self._put(obj)
-        for key in sorted(self._cache.keys() - listed):
-            self._set(key, None)
+        for key in sorted((self._cache.keys() | self.unreadable.keys()) - listed):
+            self._drop(key)
         self.resource_version = version
         self.lists += 1
         self.synced.set()
@@ -173,25 +177,45 @@ class Reflector(Generic[T]):
 
     def _see(self, event: str, obj: Object) -> None:
         if event == "DELETED":
-            self._set(key_of(obj), None)
+            self._drop(key_of(obj))
         elif event != "BOOKMARK":
             self._put(obj)
         self.resource_version = obj["metadata"]["resourceVersion"]
 
     def _put(self, obj: Object) -> None:
-        self._set(key_of(obj), self._project(obj))
-
-    def _set(self, key: str, new: T | None) -> None:
-        old = self._cache.get(key)
-        if old == new:
+        key = key_of(obj)
+        try:
+            new = self._project(obj)
+            values = self._values(new)
+            same = self._cache.get(key) == new
+        except Exception as error:  # whatever it is, it is about this object alone
+            if key not in self.unreadable:
+                log.exception("%s %s cannot be read, and counts as absent", self.kind, key)
+            self._drop(key)
+            self.unreadable[key] = repr(error)
             return
+        self.unreadable.pop(key, None)
+        if not same:
+            self._set(key, new, values)
+
+    def _drop(self, key: str) -> None:
+        self.unreadable.pop(key, None)
+        if key in self._cache:
+            self._set(key, None, {})
+
+    def _values(self, obj: T | None) -> Mapping[str, Collection[str]]:
+        return {name: tuple(of(obj)) for name, of in self._indexes.items()} if obj is not None else {}
+
+    def _set(self, key: str, new: T | None, values: Mapping[str, Collection[str]]) -> None:
+        old = self._cache.get(key)
         if new is None:
             del self._cache[key]
         else:
             self._cache[key] = new
-        for name, values_of in self._indexes.items():
-            self._file(self._indexed[name], key, values_of(old) if old is not None else (), None)
-            self._file(self._indexed[name], key, values_of(new) if new is not None else (), new)
+        for name, former in self._values(old).items():
+            self._file(self._indexed[name], key, former, None)
+        for name, current in values.items():
+            self._file(self._indexed[name], key, current, new)
         self._on_change(key, old, new)
 
     @staticmethod
