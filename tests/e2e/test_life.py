@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from typing import TYPE_CHECKING, Final
@@ -13,7 +14,7 @@ from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually
 from tests.e2e.rollout import Watcher, condition
 from tests.e2e.stage import HALVES, WHOLE, Holder, Stage, gone_from, stage, writes
 
-from gpupartition.kube import CONFIG_MAPS, DAEMON_SETS, NODES, PODS, NotFound
+from gpupartition.kube import CONFIG_MAPS, DAEMON_SETS, NODES, PODS, RESOURCE_CLAIMS, Invalid, NotFound
 from gpupartition.names import FREEZE_CONFIG_MAP, OPERATOR_NAMESPACE, STEP
 
 if TYPE_CHECKING:
@@ -145,6 +146,54 @@ async def test_a_node_that_leaves_the_selector_keeps_what_it_has_or_gets_back_wh
     if holder:
         assert len(holder.layouts(history)) == 1
     await rollout.at_rest(cluster)
+
+
+async def test_a_record_that_somebody_spoils_holds_up_its_node_alone_until_it_is_mended(cluster: Cluster) -> None:
+    """Beside a claim that is nested as deep as an API server takes it, which anybody may create who may create claims."""
+    scene = await stage(cluster, 2, labels=TEAM)
+    spoilt, other = scene.nodes
+    program = await rollout.operator(cluster, resync=0.3)
+    holder = await scene.hold(spoilt)
+    name = await scene.want_halves(selector=TEAM, rollout={**WAIT, "maxUnavailable": 2})
+    record = await rollout.reaches(cluster, spoilt, "Draining")
+    rule = await eventually(lambda: scene.rule(spoilt))
+
+    with pytest.raises(Invalid, match=r"status\.since"):
+        await cluster.client.patch(NODE_STATES, spoilt, {"status": {"since": "0000-01-01T00:00:00Z"}})
+    await create_deep_claim(cluster, scene.base.namespace)
+    await cluster.client.patch(NODE_STATES, spoilt, {"status": {"target": {"pool": "half of a pool"}}})
+    policy = await rollout.stalled(cluster, name, "RecordUnreadable")
+    assert f"node {spoilt}: its record cannot be read" in condition(policy, "Ready")["message"]
+    await holder.end()
+    (newcomer,) = await cluster.nodes(1, pool=scene.base.pool, labels=TEAM)
+    for node in (other, newcomer):
+        await rollout.reaches(cluster, node, "UpToDate", within=60)
+    await rollout.looks_again(program)
+    kept = await scene.rule(spoilt)
+    assert rule is not None
+    assert kept is not None
+    assert kept["metadata"]["resourceVersion"] == rule["metadata"]["resourceVersion"]
+    assert (await scene.layout(spoilt), spoilt in await scene.in_flight()) == (None, True)
+
+    pool = record["status"]["target"]["pool"]
+    await cluster.client.patch(NODE_STATES, spoilt, {"status": {"target": {"pool": pool}}})
+    await rollout.ready(cluster, name)
+    await scene.publishes(HALVES, spoilt, other, newcomer)
+    await rollout.at_rest(cluster)
+
+
+async def create_deep_claim(cluster: Cluster, namespace: str) -> None:
+    """Have a claim with parameters of 4,900 levels, as no client in Python would send one."""
+    opaque = {"driver": "gpu.example.com", "parameters": {"deep": None}}
+    request = {"name": "gpu", "exactly": {"deviceClassName": "nobodys"}}
+    body = {
+        "apiVersion": RESOURCE_CLAIMS.api_version,
+        "kind": "ResourceClaim",
+        "metadata": {"name": "deep", "namespace": namespace},
+        "spec": {"devices": {"requests": [request], "config": [{"opaque": opaque}]}},
+    }
+    text = json.dumps(body).replace("null", "[" * 4900 + "]" * 4900)
+    await cluster.controlplane.kubectl("create", "--validate=false", "-f", "-", stdin=text)
 
 
 # ── policies ──────────────────────────────────────────────────────────────────────────────────────────────────────────

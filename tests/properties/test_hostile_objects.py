@@ -6,7 +6,7 @@ import copy
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pytest
@@ -16,20 +16,27 @@ from tests.properties import hostile
 from tests.properties.hostile import fuzz
 from tests.unit import published
 
-from gpupartition.api.v1alpha1 import DriverSpec, PolicySpec
+from gpupartition.api.v1alpha1 import DriverSpec, PolicySpec, PolicyStatus
 from gpupartition.backends import BACKENDS
 from gpupartition.backends import plugin_template as plugin
 from gpupartition.backends.plugin_pods import running_template
 from gpupartition.cli.offline import refused
-from gpupartition.controller import caches
-from gpupartition.controller.intent import Policy
+from gpupartition.controller import caches, metrics, world
+from gpupartition.controller.intent import Policy, known
+from gpupartition.controller.records import Record
 from gpupartition.domain import gpumap
+from gpupartition.domain.admission import Rules, Standing, admit
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Refused
+from gpupartition.domain.conditions import summarise
 from gpupartition.domain.effects import PatchNode
 from gpupartition.domain.entries import Unreadable, identity, is_entry, is_there, last_used, used, waits_for_rest
 from gpupartition.domain.entries import written as written_at
+from gpupartition.domain.guards import is_expected
 from gpupartition.domain.holders import holders
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.rest import released_at
+from gpupartition.domain.rollout import UNREADABLE, Rollout
+from gpupartition.domain.standing import standings
 from gpupartition.kube import Object
 from gpupartition.kube.reflector import key_of
 
@@ -247,6 +254,36 @@ def test_the_operator_keeps_a_copy_of_whatever_there_is(data: st.DataObject) -> 
         if kept is not None:
             assert all(isinstance(value, str) for index in indexes for value in index(kept))
             last_used(kept)
+
+
+@given(body=hostile.record(), now=st.sampled_from([NOW, datetime(1971, 1, 1, tzinfo=UTC)]))
+@fuzz()
+def test_a_record_is_read_whatever_is_in_it_and_what_cannot_be_read_is_nodes_own_trouble(
+    body: Object, now: datetime
+) -> None:
+    record = Record.read(body)
+    state = record.state
+    assert (state.reason == UNREADABLE) >= bool(record.unreadable)
+    assert all(isinstance(value, str) for value in caches._record_policy(record))
+    layouts = [each for each in (state.target, state.current, state.previous, state.original) if each is not None]
+    pools = [Pool.from_json(text) for text in (*(each.pool for each in layouts), state.retiring)]
+    for pool in pools:
+        assert Pool.from_json(pool.to_json()).to_json() == pool.to_json()
+        pool.without_retired()
+        for other in pools:
+            pool.equals(other), pool.same_shape(other), pool.retire(other), pool.equals_but_for_lost_gpus(other)
+    known(state), is_expected(state, world.NOBODY)
+    list(metrics._of_node(record, now))
+    if record.spec.policy_ref.name:
+        (stands,) = standings([], [body]) if isinstance(body["spec"], dict) and not record.unreadable else (None,)
+        assert stands is None or stands.nodes[0].phase == state.phase
+    of = {hostile.NODE: state}
+    on = Standing(node=hostile.NODE, uid="uid-1", phase=state.phase, released=released_at(state))
+    rules = Rules(max_unavailable=1, driver_max_unavailable=1, limit=1, pause=timedelta(seconds=60), now=now)
+    admission = admit(nodes=[on], others=(), ledger=[], rules=rules)
+    for deleting in (False, True):
+        about = Rollout(spec=None, nodes=[on], records=of, admission=admission, deleting=deleting)
+        summarise(about, before=PolicyStatus(), generation=1, now=now, revision="")
 
 
 @pytest.mark.parametrize("kind", ["GpuPartitionPolicy", "GpuPartitionDriver"])

@@ -13,7 +13,7 @@ from gpupartition.api.v1alpha1 import Assigned, Blocker, Condition, NodeStateSta
 from gpupartition.domain.admission import Admission, Standing
 from gpupartition.domain.backend import Problem
 from gpupartition.domain.conditions import summarise
-from gpupartition.domain.rollout import Rollout
+from gpupartition.domain.rollout import UNREADABLE, Rollout
 from gpupartition.domain.world import AT_REST
 
 LATER: Final = T0 + timedelta(minutes=5)
@@ -63,6 +63,10 @@ FAILED: Final = node("f", Phase.FAILED, reason="RollingBackFailed", message=WHY,
 ROLLED_BACK: Final = node("r", Phase.ROLLED_BACK, reason="VerifyingFailed", message=WHY, halted=True)
 SKIPPED: Final = node(
     "s", Phase.SKIPPED, reason="NoWayBack", message="nothing says what its driver runs", startable=False
+)
+UNREAD: Final = node("x", Phase.FAILED, reason=UNREADABLE, message="its record cannot be read", at_target=False)
+UNREAD_AT_REST: Final = node(
+    "y", Phase.SKIPPED, reason=UNREADABLE, message="its record cannot be read", startable=False
 )
 DRIFTED: Final = node("d", Phase.PENDING, reason="Drift", message="published the wanted layout and no longer does: x")
 HOLDER: Final = Blocker(node="h", claim="team/claim", pod="team/pod", device="gpu-0", reason="Allocated", since=T0)
@@ -150,6 +154,16 @@ TABLE: Final = (
     Row("halted", rollout(FAILED, WAITING, reason="RolloutHalted"), False, "RolloutHalted", stalled=True),
     Row("rolled back", rollout(ROLLED_BACK, WAITING, reason="RolloutHalted"), False, "RolledBack", stalled=True),
     Row("failed and paused", rollout(FAILED, reason="Paused"), False, "RolloutHalted", stalled=True),
+    Row(
+        "a record that cannot be read", rollout(DONE, UNREAD, granted=frozenset({"x"})), False, UNREADABLE, stalled=True
+    ),
+    Row("one of a node at rest", rollout(DONE, UNREAD_AT_REST), False, UNREADABLE, stalled=True),
+    Row("one, others moving", rollout(UNREAD, MOVING), False, "RollingOut", reconciling=True),
+    Row(
+        "one, another begins", rollout(UNREAD, WAITING, granted=frozenset("xc")), False, "RollingOut", reconciling=True
+    ),
+    Row("one, others wait", rollout(UNREAD, WAITING, reason="OutsideWindow"), False, "OutsideWindow", reconciling=True),
+    Row("one, that uses up all", rollout(UNREAD, WAITING, reason="RollingOut"), False, UNREADABLE, stalled=True),
     Row("nobody but skipped is left", rollout(DONE, SKIPPED), False, "NoWayBack", stalled=True),
     Row(
         "broken installation",
@@ -240,6 +254,7 @@ def test_a_policy_that_was_just_created_is_never_taken_for_done() -> None:
             rollout(ROLLED_BACK),
             f"node r: {WHY}; mend it, then annotate the policy with gpupartition.dev/retry=<any new value>",
         ),
+        (rollout(DONE, UNREAD), "node x: its record cannot be read"),
         (rollout(DONE, SKIPPED), "node s is skipped: nothing says what its driver runs"),
         (
             rollout(problems=[REFUSED]),
@@ -247,7 +262,7 @@ def test_a_policy_that_was_just_created_is_never_taken_for_done() -> None:
         ),
         (rollout(WAITING, reason="Stopped", words="BaseMissing: no DaemonSet"), "BaseMissing: no DaemonSet"),
     ],
-    ids=["failed", "rolled back", "skipped", "refused", "broken"],
+    ids=["failed", "rolled back", "unreadable", "skipped", "refused", "broken"],
 )
 def test_stalled_names_where_why_and_what_to_do(of: Rollout, words: str) -> None:
     assert condition(status(of), "Stalled").message == words

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.fleet import Fleet, policy
 from tests.unit.records import SINCE, record
 
-from gpupartition.api.v1alpha1 import Blocker, Phase
+from gpupartition.api.v1alpha1 import Assigned, Blocker, Phase
 from gpupartition.cli import explain
 from gpupartition.cli.explain import Explanation
 from gpupartition.cli.options import Unusable
@@ -105,6 +105,30 @@ async def test_a_grant_is_told_with_its_purpose() -> None:
     (driver,) = fleet.objects[DRIVERS]
     fleet.objects[DRIVERS] = [{**driver, "status": {"inFlight": [grant]}}]
     assert facts(await of(fleet, "node-1"))["grant"] == "Initial since 2026-01-01T12:00:00Z"
+
+
+async def test_a_record_that_cannot_be_read_is_told_with_what_mends_it() -> None:
+    fleet = Fleet(2)
+    fleet.apply(policy(rollout={"maxUnavailable": 2}))
+    record(fleet, "node-1", Phase.DRAINING, target=Assigned(pool="half of a pool"))
+    told = facts(await of(fleet, "node-1"))
+    assert told["why"].startswith(
+        "RecordUnreadable: its record cannot be read, and nothing is done to it (target.pool: "
+    )
+    assert told["plan"].startswith("Refused; its record cannot be read")
+    assert told["next"] == "kubectl edit gpupartitionnodestate node-1: correct what the message names"
+    assert facts(await of(fleet, "node-2"))["plan"].startswith("Starts; begins in wave 1")
+
+
+async def test_nothing_is_planned_for_a_driver_whose_ledger_cannot_be_read() -> None:
+    fleet = Fleet(1)
+    fleet.apply(policy())
+    grant = {"node": "node-1", "uid": "u", "policy": "inference", "token": "t", "since": "0000-01-01T00:00:00Z"}
+    (driver,) = fleet.objects[DRIVERS]
+    fleet.objects[DRIVERS] = [{**driver, "status": {"inFlight": [grant]}}]
+    told = facts(await of(fleet, "node-1"))["plan"]
+    assert "status.inFlight[0].since: " in told
+    assert told.endswith("correct it: kubectl edit gpupartitiondriver example --subresource=status")
 
 
 async def test_a_failed_node_is_told_how_to_ask_for_another_try() -> None:

@@ -71,6 +71,7 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
 async def explain(client: Client, settings: Settings, name: str) -> Explanation:
     """What is known of a node. Raises Unusable where there is neither a node nor a record of this name, and ApiError."""
     from gpupartition.cli.foresight import foresee
+    from gpupartition.controller.records import Record
     from gpupartition.domain.remedies import advice
     from gpupartition.domain.standing import read_node
     from gpupartition.kinds import DRIVERS, NODE_STATES
@@ -80,6 +81,8 @@ async def explain(client: Client, settings: Settings, name: str) -> Explanation:
     if node is None and record is None:
         raise Unusable(f"there is no node {name}; kubectl get nodes names those that there are")
     standing = read_node(record) if record else None
+    if standing and record and (known := Record.read(record)).unreadable:
+        standing = replace(standing, reason=known.state.reason, message=known.state.message)
     plans: Sequence[Plan] = ()
     unforeseen = ""
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
@@ -19,6 +20,10 @@ from gpupartition.kube import CONFIG_MAPS, DAEMON_SETS, NODES, Client, Conflict,
 log = logging.getLogger(__name__)
 
 
+class Unclear(Exception):  # noqa: N818  (reads as what happened)
+    """Some record cannot be read, and may name anything."""
+
+
 class Collector:
     """Looks for unused config of a driver, first in the caches, then live."""
 
@@ -28,6 +33,10 @@ class Collector:
 
     async def collect(self, driver: Driver) -> None:
         """Read the object, then all that may refer to it, then write under what was read: a touch in between saves what it holds."""
+        with contextlib.suppress(Unclear):
+            await self._collect(driver)
+
+    async def _collect(self, driver: Driver) -> None:
         label = driver.backend.label
         cached = used(r for r in self._caches.records.values() if r.spec.driver == driver.name)
         in_use = cached | assigned(self._caches.nodes.values(), label)
@@ -76,7 +85,7 @@ class Collector:
         log.info("removed %s from ConfigMap %s, which no node uses any more", ", ".join(spare), where)
 
     async def _in_use(self, label: str) -> frozenset[str]:
-        """All that a record names or a node is assigned to, read live."""
+        """All that a record names or a node is assigned to, read live. Raises Unclear."""
         records = [Record.read(b) for b in (await self._client.list(NODE_STATES)).items]
         nodes = (await self._client.list(NODES, label_selector=label)).items
         return used(records) | assigned(nodes, label)
@@ -95,6 +104,9 @@ def assigned(nodes: Iterable[Object], label: str) -> frozenset[str]:
 
 
 def used(records: Iterable[Record]) -> frozenset[str]:
-    """Every layout that some record names: where a node is, where it goes, and where it may have to go back to."""
+    """Every layout that some record names: where a node is, where it goes, and where it may have to go back to. Raises Unclear."""
+    records = list(records)
+    if any(r.unreadable for r in records):
+        raise Unclear
     named = [a for r in records for a in (r.state.target, r.state.current, r.state.previous, r.state.original)]
     return frozenset(f for a in named if a is not None for f in (a.fingerprint, a.assignment) if f)

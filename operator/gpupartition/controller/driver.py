@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from gpupartition.api.v1alpha1 import Condition, DriverStatus
 from gpupartition.controller.finalizer import hold, is_held, let_go
-from gpupartition.controller.intent import Intents
+from gpupartition.controller.intent import Intents, unreadable_ledger
 from gpupartition.controller.probe import GRANTED
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, dump
 from gpupartition.controller.scope import ledger_of
 from gpupartition.domain.backend import Problem, Refused
 from gpupartition.domain.wording import few
 from gpupartition.kube import Client, NotFound, Object
+
+log = logging.getLogger(__name__)
 
 WHILE_DELETING = timedelta(seconds=5)  # nothing names a driver in an event when the last record of it goes
 
@@ -33,6 +36,9 @@ class DriverLoop:
             body = await self._client.get(DRIVERS, name)
         except NotFound:
             return None
+        if wrong := unreadable_ledger(body):
+            log.warning("%s: %s; none of its nodes is touched until then", wrong.reason, wrong, extra={"driver": name})
+            return GRANTED  # nothing is written: what is in the ledger would be lost
         needed_by, deleting = await self._needed_by(name, body), "deletionTimestamp" in body["metadata"]
         if self._holds and is_held(body) and not needed_by:
             await let_go(self._client, DRIVERS, body)

@@ -74,7 +74,9 @@ class Forecast:
             state=record.state,
             world=await self._with_occupants(reading.world),
             stand=stand,
-            problem="; ".join(str(p) for p in reading.intent.problems[:3]),
+            problem=record.state.message
+            if record.unreadable
+            else "; ".join(str(p) for p in reading.intent.problems[:3]),
         )
 
     async def _with_occupants(self, world: World) -> World:

@@ -12,7 +12,15 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from gpupartition import names
-from gpupartition.api.v1alpha1 import Assigned, DriverSpec, NodeSelector, NodeStateStatus, PolicySpec, PolicyStatus
+from gpupartition.api.v1alpha1 import (
+    Assigned,
+    DriverSpec,
+    DriverStatus,
+    NodeSelector,
+    NodeStateStatus,
+    PolicySpec,
+    PolicyStatus,
+)
 from gpupartition.backends import BACKENDS
 from gpupartition.controller.caches import Caches, MayNotRead
 from gpupartition.controller.probe import Probe
@@ -158,6 +166,19 @@ def invalid(error: ValidationError) -> list[Problem]:
     ]
 
 
+def unreadable_ledger(driver: Object) -> Problem | None:
+    """Why it cannot be said which nodes of a driver have a grant, so that none may be touched."""
+    try:
+        DriverStatus.model_validate(driver.get("status", {}))
+    except ValidationError as error:
+        first = invalid(error)[0]
+        mend = f"kubectl edit gpupartitiondriver {driver['metadata']['name']} --subresource=status"
+        return replace(
+            first, reason="LedgerUnreadable", at=first.at.replace("spec", "status", 1), fix=f"correct it: {mend}"
+        )
+    return None
+
+
 class Intents:
     """Reads drivers and compiles policies. Compiling is remembered: the same input for thousands of nodes is compiled once."""
 
@@ -174,6 +195,8 @@ class Intents:
             spec = DriverSpec.model_validate(body["spec"])
         except ValidationError as error:
             raise Refused(*invalid(error)) from error
+        if wrong := unreadable_ledger(body):
+            raise Refused(wrong)
         backend = BACKENDS[spec.type]
         try:
             installed = [await self._caches.namespace(n) for n in backend.namespaces(spec)]

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from gpupartition.api.v1alpha1 import DriftBrake, DriverStatus, Grant, OnFailure, Phase, Purpose
 from gpupartition.controller.caches import Caches, condition
 from gpupartition.controller.facts import grant_of
-from gpupartition.controller.intent import Policy
+from gpupartition.controller.intent import Policy, unreadable_ledger
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, dump, new_record
 from gpupartition.controller.scope import Scope, Standings, is_ignored, ledger_of
 from gpupartition.controller.stopwatch import Stopwatch
@@ -194,6 +194,8 @@ class Ledger:
         """
         nodes: list[str] = []
         for driver in (await self._client.list(DRIVERS)).items:
+            if unreadable_ledger(driver):
+                continue  # it says so itself
             late = [g for g in ledger_of(driver) if g.policy == policy]
             if late:
                 live = {b["metadata"]["name"] for b in (await self._client.list(NODE_STATES)).items}
@@ -231,9 +233,9 @@ class Ledger:
 
 def moving(driver: str, ledger: Iterable[Grant], records: Iterable[Record]) -> set[str]:
     """Nodes that are being changed, or are about to be. With one that failed nothing is done until somebody asks."""
-    phases = {r.name: r.state.phase for r in records if r.spec.driver == driver}
-    granted = {g.node for g in ledger if phases.get(g.node) is not Phase.FAILED}
-    return granted | {name for name, phase in phases.items() if phase not in AT_REST and phase is not Phase.FAILED}
+    mine = {r.name: r for r in records if r.spec.driver == driver}
+    failed = {name for name, r in mine.items() if r.state.phase is Phase.FAILED and not r.unreadable}
+    return ({g.node for g in ledger} | {name for name, r in mine.items() if r.state.phase not in AT_REST}) - failed
 
 
 def _lost(scope: Scope, ledger: list[Grant], records: dict[str, Record]) -> list[Grant]:

@@ -17,6 +17,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gpupartition.api.v1alpha1 import Phase
+from gpupartition.controller.caches import said_at
 from gpupartition.domain.drift import DAY
 from gpupartition.domain.suspension import is_paused
 from gpupartition.domain.world import AT_REST
@@ -133,7 +134,7 @@ def _of_driver(name: str, body: Object) -> Iterator[tuple[str, Sequence[str], fl
     yield "in_flight", [name], len(grants)
     for grant in grants:
         labels = [name, grant["policy"], grant["node"], grant.get("purpose", "RollOut")]
-        yield "grant_since_timestamp_seconds", labels, datetime.fromisoformat(grant["since"]).timestamp()
+        yield "grant_since_timestamp_seconds", labels, said_at(grant["since"]).timestamp()
 
 
 def forget(policy: str) -> None:

@@ -70,6 +70,9 @@ class NodeLoop:
         if record is None:
             self._watches.forget(name)
             return await self._sweep(name)
+        if record.unreadable:
+            log.warning("%s", record.state.message, extra={"node": name, "policy": record.spec.policy_ref.name})
+            return None  # what keeps new claims away, if anything does, stays until somebody has mended it
         try:
             if record.state.phase in AT_REST:
                 glance = await self._reader.glance(name, self._policies, self._drivers)
@@ -107,8 +110,10 @@ class NodeLoop:
 
     async def _turn(self, reading: Reading) -> timedelta | None:
         state, world = reading.record.state, reading.world
-        if _stopped(reading):
-            return WATCHED  # the installation is not as it must be: nothing is written until it is mended
+        if _stopped(reading) or reading.record.unreadable:
+            return (
+                WATCHED  # the installation is not as it must be, or the record: nothing is written until it is mended
+            )
         step = decide(reading)
         if step is not None:
             return await self._persist(reading, step)

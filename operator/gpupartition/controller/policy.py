@@ -163,6 +163,8 @@ def _behind(scope: Scope, record: Record) -> bool:
     Nodes in flight look again by themselves, and hear of their own events: a policy is looked at far more often than each of them has to be.
     """
     intent, state = scope.intents.get(record.name), record.state
+    if record.unreadable:
+        return False
     if intent is None:
         return True
     if state.phase in FAILURES and scope.policy.retry_of(record.name) != state.retry:

@@ -54,7 +54,7 @@ class Preparing:
         if not missing:
             return
         live = [Record.read(b) for b in (await self._client.list(NODE_STATES)).items]
-        if not any(r.spec.driver == driver.name and r.state.phase in _TOLD for r in live):
+        if not any(r.spec.driver == driver.name and (r.unreadable or r.state.phase in _TOLD) for r in live):
             await self._write(missing[0]["document"], missing)
 
     def _missing(self, scope: Scope, nodes: Sequence[str], others: Sequence[str]) -> Sequence[Object]:

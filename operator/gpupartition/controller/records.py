@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from functools import lru_cache
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, Field, ValidationError
 
 from gpupartition import names
-from gpupartition.api.v1alpha1 import DriverStatus, NodeStateSpec, NodeStateStatus, PolicyStatus
+from gpupartition.api.v1alpha1 import DriverStatus, NodeStateSpec, NodeStateStatus, Phase, PolicyRef, PolicyStatus
+from gpupartition.domain.rollout import UNREADABLE
+from gpupartition.domain.world import AT_REST
 from gpupartition.kinds import DRIVERS, NODE_STATES, POLICIES
 
 __all__ = ["DRIVERS", "NODE_STATES", "POLICIES", "Record", "dump", "new_record", "with_state"]
 
+NOBODYS: Final = NodeStateSpec(policy_ref=PolicyRef(name="", uid=""), node_uid="", driver="")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One GpuPartitionNodeState."""
+    """One GpuPartitionNodeState.
+
+    `unreadable`: why nothing is known but that the node is there; then nothing is done to it. `state` is what that comes to: Skipped, or Failed
+    where the node may have been on its way, so that it counts as unavailable, with its token.
+    """
 
     name: str
     uid: str
@@ -25,20 +36,87 @@ class Record:
     state: NodeStateStatus
     pinned: bool  # carries our finalizer: it cannot vanish while its token is in the ledger
     deleting: bool
+    unreadable: str = ""
 
     @classmethod
     def read(cls, body: Mapping[str, Any]) -> Record:
-        """Read the object; raises pydantic's ValidationError for one that nobody of ours wrote."""
+        """Read the object; never raises."""
         meta = body["metadata"]
+        spec, state, wrong = NOBODYS, NodeStateStatus(), ""
+        try:
+            spec = NodeStateSpec.model_validate(body.get("spec"))
+            state = NodeStateStatus.model_validate(body.get("status", {}))
+            wrong = "; ".join(_no_pools(state))
+        except ValidationError as error:
+            wrong = "; ".join(f"{_path(each['loc'])}: {each['msg']}" for each in error.errors()[:3])
         return cls(
             name=meta["name"],
             uid=meta["uid"],
             resource_version=meta["resourceVersion"],
-            spec=NodeStateSpec.model_validate(body["spec"]),
-            state=NodeStateStatus.model_validate(body.get("status", {})),
+            spec=spec,
+            state=_unknown(meta["name"], body.get("status"), wrong) if wrong else state,
             pinned=names.FINALIZER in meta.get("finalizers", ()),
             deleting="deletionTimestamp" in meta,
+            unreadable=wrong,
         )
+
+
+def _unknown(node: str, status: Any, wrong: str) -> NodeStateStatus:
+    """The state of a node of which nobody knows more than its phase and its token, if that."""
+    told = status if isinstance(status, Mapping) else {}
+    at_rest, token = told.get("phase", Phase.PENDING) in tuple(AT_REST), told.get("token", "")
+    return NodeStateStatus(
+        phase=Phase.SKIPPED if at_rest else Phase.FAILED,
+        token=token if isinstance(token, str) and len(token) <= 64 else "",
+        reason=UNREADABLE,
+        message=f"its record cannot be read, and nothing is done to it ({wrong}); mend that: kubectl edit gpupartitionnodestate {node}",
+    )
+
+
+def _path(where: tuple[int | str, ...]) -> str:
+    return ".".join(map(str, where)) or "it"
+
+
+_Amounts = dict[str, Annotated[str, Field(pattern=r"^-?[0-9]{1,19}$")]]
+
+
+class _Device(BaseModel, strict=True):
+    name: str
+    capacity: _Amounts
+    costs: dict[str, _Amounts] = {}
+    shared: bool = False
+    attributes: dict[str, dict[str, str | int | bool]] = {}
+    request_policy: dict[str, dict[str, Any]] = Field(default={}, alias="requestPolicy")
+    gpu: str = ""
+    kind: str = ""
+    retired: bool = False
+
+
+class _Pool(BaseModel, strict=True):
+    """As domain/pool.py writes it, as far as it is taken for granted."""
+
+    devices: list[_Device] = []
+    counters: dict[str, _Amounts] = {}
+    kept: dict[str, dict[str, Any]] = {}
+
+
+def _no_pools(state: NodeStateStatus) -> Iterator[str]:
+    """What is to be a pool in this state, and is none."""
+    layouts = {name: getattr(state, name) for name in ("target", "current", "previous", "original")}
+    texts = {f"{name}.pool": layout.pool for name, layout in layouts.items() if layout is not None}
+    for where, text in {**texts, "retiring": state.retiring}.items():
+        if text and (wrong := _no_pool(text)):
+            yield f"{where}: {wrong}"
+
+
+@lru_cache(maxsize=256)  # nearly all records of a fleet name the same few
+def _no_pool(text: str) -> str:
+    try:
+        _Pool.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        return f"{_path(first['loc'])}: {first['msg']}"
+    return ""
 
 
 def new_record(

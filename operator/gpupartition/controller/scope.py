@@ -102,7 +102,7 @@ def read_scope(
         claimants = {r.name for r in rivals if r.selects(node) and not r.deleting} if rivals else set()
         if name not in records and (holder is not None or claimants):
             contested.append(name)
-            rivalry |= {holder.spec.policy_ref.name} if holder is not None else claimants
+            rivalry |= {holder.spec.policy_ref.name} - {""} if holder is not None else claimants
             continue
         nodes[name] = node
         intent = compiled[name] = intents.compile(
@@ -170,6 +170,7 @@ def standing(scope: Scope, name: str, record: Record | None, node: Object | None
     when_idle = spec is None or spec.rollout.drain.mode is DrainMode.WHEN_IDLE
     reverts = record is not None and scope.reverts(record)
     skip = node is not None and skips(node)
+    told = record is None or not record.unreadable
     return Standing(
         node=name,
         uid=uid,
@@ -177,7 +178,7 @@ def standing(scope: Scope, name: str, record: Record | None, node: Object | None
         phase=state.phase,
         at_target=not reverts if intent is None else state.phase is Phase.UP_TO_DATE and on_target and alive,
         towards=on_target,
-        unseen=alive and bool(wanted) and not on_target and state.phase in AT_REST,
+        unseen=alive and bool(wanted) and not on_target and state.phase in AT_REST and told,
         startable=alive and not skip and (reverts or (bool(wanted) and on_target and state.phase is not Phase.SKIPPED)),
         halted=state.phase in FAILURES and on_target and not asked_again,
         blocked=bool(state.blockers) and state.phase is Phase.PENDING and when_idle,

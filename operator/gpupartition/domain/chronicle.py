@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
+
+from gpupartition.domain.standing import time_of
 
 Body = Mapping[str, Any]
 
@@ -35,7 +37,7 @@ class Entry:
 def of_event(body: Body) -> Entry | None:
     """An event of the operator's; None for one about something else, or without a time."""
     about, related = body["involvedObject"], body.get("related", {})
-    at = _time(body.get("lastTimestamp") or body.get("eventTime") or body["metadata"].get("creationTimestamp"))
+    at = time_of(body.get("lastTimestamp") or body.get("eventTime") or body["metadata"].get("creationTimestamp"))
     policy = node = ""
     if about.get("kind") == "GpuPartitionNodeState":
         node, policy = about["name"], related.get("name", "")
@@ -66,7 +68,7 @@ def of_record(body: Body) -> Iterator[Entry]:
     policy = body.get("spec", {}).get("policyRef", {}).get("name", "")
 
     def entry(at: str | None, what: str, says: str = "") -> Iterator[Entry]:
-        if (time := _time(at)) is not None:
+        if (time := time_of(at)) is not None:
             yield Entry(at=time, source="record", policy=policy, node=node, what=what, says=says)
 
     why = ": ".join(part for part in (state.get("reason"), state.get("message")) if part)
@@ -89,7 +91,7 @@ def of_policy(body: Body) -> Iterator[Entry]:
     meta, status, policy = body["metadata"], body.get("status", {}), body["metadata"]["name"]
 
     def entry(at: str | None, source: str, what: str, says: str = "", *, warning: bool = False) -> Iterator[Entry]:
-        if (time := _time(at)) is not None:
+        if (time := time_of(at)) is not None:
             yield Entry(at=time, source=source, policy=policy, what=what, says=says, warning=warning)
 
     yield from entry(meta.get("creationTimestamp"), "object", "Created")
@@ -110,7 +112,7 @@ def of_policy(body: Body) -> Iterator[Entry]:
 
 def of_grant(grant: Body) -> Iterator[Entry]:
     """When a node that is in flight got its grant."""
-    if (at := _time(grant.get("since"))) is not None:
+    if (at := time_of(grant.get("since"))) is not None:
         yield Entry(
             at=at,
             source="grant",
@@ -133,14 +135,6 @@ def in_order(entries: Iterable[Entry]) -> list[Entry]:
 
 def _told(entry: Entry, events: Sequence[datetime]) -> bool:
     return any(abs(entry.at - at) <= NEAR for at in events)
-
-
-def _time(text: str | None) -> datetime | None:
-    try:
-        at = datetime.fromisoformat(text) if text else None
-        return at.astimezone(UTC) if at is not None else None
-    except (ValueError, OverflowError):
-        return None
 
 
 def _place(version: str) -> int:

@@ -19,7 +19,7 @@ from gpupartition.api.v1alpha1 import (
 )
 from gpupartition.domain.drift import brake, is_drifting
 from gpupartition.domain.patience import out_of_patience, patience_ends
-from gpupartition.domain.rollout import Rollout, Verdict, blockers, count, failures, in_words
+from gpupartition.domain.rollout import UNREADABLE, Rollout, Verdict, blockers, count, failures, in_words
 from gpupartition.domain.world import AT_REST
 
 # While nodes are left and one of these is the reason, the roll-out goes on by itself.
@@ -67,7 +67,7 @@ def verdict(rollout: Rollout) -> Verdict:
         skipped = min(n for n, r in rollout.records.items() if r.phase is Phase.SKIPPED)
         message = f"node {skipped} is skipped: {rollout.records[skipped].message}"
         return Verdict(ready=False, reason=rollout.records[skipped].reason or "Skipped", message=message, stalled=True)
-    unwell = _unwell(rollout)
+    unwell = _unwell(rollout) or _unread(rollout)
     if unwell is not None:
         return unwell
     waiting = admission.reason if admission.reason in WAITING else ""
@@ -83,6 +83,7 @@ def verdict(rollout: Rollout) -> Verdict:
     )
     if counts.failed:
         message = f"{message}; {counts.failed} failed: {', '.join(f.node for f in failures(rollout)[:5])}"
+    message = "; ".join(filter(None, (message, _unreadable(rollout))))
     return Verdict(ready=False, reason=waiting or "RollingOut", message=message, reconciling=True)
 
 
@@ -105,12 +106,30 @@ def _unwell(rollout: Rollout) -> Verdict | None:
     return None
 
 
+def _unreadable(rollout: Rollout) -> str:
+    """Of which nodes nothing is known, and why; "" where there is none."""
+    found = sorted(n for n, record in rollout.records.items() if record.reason == UNREADABLE)
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return f"node {found[0]}{more}: {rollout.records[found[0]].message}" if found else ""
+
+
+def _unread(rollout: Rollout) -> Verdict | None:
+    """Nodes of which nothing is known, while no other one moves, or will by itself."""
+    message = _unreadable(rollout)
+    moving = {n.node for n in rollout.nodes if n.in_flight} | rollout.granted | set(rollout.admission.nodes)
+    others = any(rollout.records[n].reason != UNREADABLE for n in moving & rollout.records.keys())
+    if not message or others or rollout.admission.reason in WAITING:
+        return None
+    return Verdict(ready=False, reason=UNREADABLE, message=message, stalled=True)
+
+
 def _special(rollout: Rollout) -> Verdict | None:
     if rollout.deleting:
         busy = sorted(name for name, record in rollout.records.items() if record.phase not in AT_REST)
         message = f"waits until its nodes are at rest{': ' if busy else ''}{', '.join(busy[:5])}"
         if rollout.admission.reason == "OutsideWindow":
             message = f"{message}; {rollout.admission.message}"
+        message = "; ".join(filter(None, (message, _unreadable(rollout))))
         return Verdict(ready=False, reason="Terminating", message=message, reconciling=True, accepted=None)
     if rollout.problems:
         message = "; ".join(str(p) for p in rollout.problems[:3])

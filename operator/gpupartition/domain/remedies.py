@@ -10,6 +10,7 @@ from typing import Final
 
 from gpupartition.domain.plan import Fate
 from gpupartition.domain.retiring import RETIRING
+from gpupartition.domain.rollout import UNREADABLE
 from gpupartition.domain.standing import NodeStanding
 
 _ENDS: Final = "ends when the pod does"
@@ -37,6 +38,7 @@ HOLDERS: Final[Mapping[str, str]] = {
 _RETRY: Final = "kubectl gpp retry {node}"
 
 REASONS: Final[Mapping[str, str]] = {
+    UNREADABLE: "kubectl edit gpupartitionnodestate {node}: correct what the message names",
     "NoWayBack": "kubectl annotate node {node} gpupartition.dev/accept-no-rollback=true, if it may change without a way back",
     "Drift": "it is repaired by itself when it is idle",
     "DriftUnrepaired": f"find out who changes it, then ask to try again: {_RETRY}",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from gpupartition.api.v1alpha1 import Blocker, FailedNode, NodeCounts, NodeStateStatus, Phase, PolicySpec
 from gpupartition.domain.admission import Admission, Standing
 from gpupartition.domain.backend import Problem
+
+UNREADABLE: Final = "RecordUnreadable"  # the reason of a node whose record says nothing that can be acted upon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 Body = Mapping[str, Any]
@@ -113,7 +113,7 @@ def read_node(record: Body) -> NodeStanding:
         policy=spec.get("policyRef", {}).get("name", ""),
         driver=spec.get("driver", ""),
         phase=status.get("phase", "Pending"),
-        since=_time(status.get("since")),
+        since=time_of(status.get("since")),
         change=status.get("change", "None"),
         attempts=status.get("attempts", 0),
         has_grant=bool(status.get("token")),
@@ -158,8 +158,12 @@ def _sorted(nodes: Iterable[NodeStanding]) -> list[NodeStanding]:
 
 def _blocking(body: Body) -> Blocking:
     known = {name: body.get(name, "") for name in ("claim", "pod", "pdb", "device", "reason")}
-    return Blocking(**known, since=_time(body.get("since")))
+    return Blocking(**known, since=time_of(body.get("since")))
 
 
-def _time(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
+def time_of(text: str | None) -> datetime | None:
+    """A time as others write it; None also for one that no calendar here has, which an API server lets through."""
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC) if text else None
+    except (ValueError, OverflowError):
+        return None

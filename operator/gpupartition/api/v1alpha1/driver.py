@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -25,6 +24,7 @@ from gpupartition.api.v1alpha1.shared import (
     ProfileName,
     Quantity,
     Subdomain,
+    Time,
     Uid,
 )
 
@@ -267,7 +267,7 @@ class Grant(Model):
     """The policy that asked."""
     token: Hash
     """Random; the node's record holds the same as long as the grant is used."""
-    since: datetime
+    since: Time
     """When it was granted."""
     purpose: Purpose = Purpose.ROLL_OUT
     """RollOut: the node is taken to other layouts, or repaired, and counts against maxUnavailable. Initial: a new node gets its first layout,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from gpupartition.api.rules import checks, fixed
-from gpupartition.api.v1alpha1.shared import Blocker, Hash, LabelValue, Message, Model, NodeName, Reason, Uid
+from gpupartition.api.v1alpha1.shared import Blocker, Hash, LabelValue, Message, Model, NodeName, Reason, Time, Uid
 
 
 class Phase(StrEnum):
@@ -66,7 +65,7 @@ class Assigned(Model):
     """The devices that it publishes, as canonical JSON."""
     revision: Hash = ""
     """The policy's revision that it belongs to."""
-    since: datetime | None = None
+    since: Time | None = None
     """When the record first named it."""
 
 
@@ -86,7 +85,7 @@ class NodeStateStatus(Model):
 
     phase: Phase = Phase.PENDING
     """Where the node is on its way."""
-    since: datetime | None = None
+    since: Time | None = None
     """When it got there; time limits count from here."""
     target: Assigned | None = None
     """What the node shall have."""
@@ -121,11 +120,11 @@ class NodeStateStatus(Model):
     """How many GPUs the node had when it was admitted."""
     recovering: bool = False
     """Whether the node is only verified again, after it was restarted or was not Ready."""
-    drifted: datetime | None = None
+    drifted: Time | None = None
     """When it was last noticed that the node is no longer what it was verified to be."""
-    repairs: Annotated[list[datetime], Field(max_length=8)] = []
+    repairs: Annotated[list[Time], Field(max_length=8)] = []
     """When drift of the node was repaired, within the last day."""
-    contests: Annotated[list[datetime], Field(max_length=8)] = []
+    contests: Annotated[list[Time], Field(max_length=8)] = []
     """When somebody else was seen to have written the node's assignment, within the last hour."""
     attempts: int = 0
     """How often this target was tried."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -25,6 +24,7 @@ from gpupartition.api.v1alpha1.shared import (
     NodeName,
     Reason,
     Subdomain,
+    Time,
 )
 
 
@@ -233,7 +233,7 @@ class FailedNode(Model):
     """Why, in one word for programs."""
     message: Message = ""
     """Why, for people."""
-    since: datetime | None = None
+    since: Time | None = None
     """Since when."""
 
 
@@ -251,13 +251,13 @@ class ProfileCapacity(Model):
 class DriftBrake(Model):
     """The brake that keeps a policy from repairing many nodes at once whose drift has one cause."""
 
-    since: datetime | None = None
+    since: Time | None = None
     """Since when no node is touched; none while the brake is off."""
     nodes: Annotated[list[NodeName], Field(max_length=5)] = []
     """Some of the nodes that drifted."""
     accepted: Annotated[str, Field(max_length=262144)] = ""
     """The value of the annotation gpupartition.dev/accept-drift that was last obeyed."""
-    accepted_at: datetime | None = None
+    accepted_at: Time | None = None
     """When it was obeyed; drift from before that counts no more."""
 
 
@@ -266,9 +266,9 @@ class PolicyStatus(Model):
 
     observed_generation: int = -1
     """The metadata.generation that everything here was said of; -1: none yet."""
-    accepted_at: datetime | None = None
+    accepted_at: Time | None = None
     """When this generation was accepted."""
-    first_accepted_at: datetime | None = None
+    first_accepted_at: Time | None = None
     """When the first generation was accepted: nodes that were created later are new."""
     revision: Hash = ""
     """Short hash of all layouts that the nodes shall have."""

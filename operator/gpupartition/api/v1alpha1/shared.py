@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from gpupartition.api import rules
@@ -31,6 +31,19 @@ def cut(limit: int) -> BeforeValidator:
     )
 
 
+YEARS: Final = range(1970, 9000)
+# An API server takes more for a date-time than that: the year 0, a zone of 99 hours, any character in front of the fraction.
+TIME: Final = r"^(19[7-9]|[2-8]\d\d)\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$"
+
+
+def _within_reach(time: datetime) -> datetime:
+    """Refuse a time to which nothing can be added, or from which nothing can be taken."""
+    if time.year not in YEARS:
+        raise ValueError(f"nobody wrote this in the year {time.year}")
+    return time
+
+
+Time = Annotated[datetime, AfterValidator(_within_reach), Field(json_schema_extra={"pattern": TIME})]
 Name = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 Subdomain = Annotated[str, Field(min_length=1, max_length=253, pattern=SUBDOMAIN)]
@@ -51,7 +64,8 @@ NodeName = Annotated[str, Field(max_length=253)]
 Uid = Annotated[str, Field(max_length=128)]
 Hash = Annotated[str, Field(max_length=64)]
 Reference = Annotated[str, Field(max_length=512)]
-Reason = Annotated[str, Field(max_length=128)]
+_WORD: Final = r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?"
+Reason = Annotated[str, Field(max_length=128, pattern=rf"^({_WORD})?$")]  # conditions take it over
 Message = Annotated[str, cut(4096), Field(max_length=4096)]
 
 
@@ -62,13 +76,13 @@ class Condition(Model):
     """What is true or not, such as Ready."""
     status: Literal["True", "False", "Unknown"]
     """Whether it is."""
-    reason: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
+    reason: Annotated[str, Field(min_length=1, max_length=128, pattern=rf"^{_WORD}$")]
     """Why, in one word for programs."""
     message: Message = ""
     """Why, for people: what is wrong, where, and what to do next."""
     observed_generation: int | None = None
     """The metadata.generation that this was said of."""
-    last_transition_time: datetime
+    last_transition_time: Time
     """When status changed last."""
 
 
@@ -87,5 +101,5 @@ class Blocker(Model):
     """The device that is held."""
     reason: Reason = ""
     """What kind of holder it is."""
-    since: datetime | None = None
+    since: Time | None = None
     """Since when it has been in the way."""

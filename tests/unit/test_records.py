@@ -1,0 +1,81 @@
+"""The record of a node, as the API server has it: whatever somebody writes into it, it is read, and says at most of its own node nothing."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+from tests.unit.worlds import HALVES
+
+from gpupartition.api.v1alpha1 import NodeStateStatus, Phase
+from gpupartition.controller.collect import Unclear, used
+from gpupartition.controller.ledger import moving
+from gpupartition.controller.records import Record, dump, new_record
+from gpupartition.kube import Object
+
+TARGET: Final = dump(NodeStateStatus(target=HALVES.assigned()))["target"]
+SPOILT: Final[dict[str, Object]] = {
+    "the year 0": {"since": "0000-01-01T00:00:00Z"},
+    "a year to which nothing can be added": {"since": "9999-12-31T23:59:59Z"},
+    "a zone of 99 hours": {"target": {"since": "2026-01-01T00:00:00+99:99"}},
+    "a letter in front of the fraction": {"blockers": [{"node": "n", "since": "2026-01-01T00:00:00x1Z"}]},
+    "half of a pool": {"target": TARGET | {"pool": TARGET["pool"][:-1]}},
+    "a pool of something else": {"previous": {"pool": '{"devices":[{"name":1,"capacity":{}}]}'}},
+    "amounts that are none": {"retiring": '{"counters":{"a":{"b":"much"}}}'},
+    "a pool without end": {"current": {"pool": "[" * 9000 + "]" * 9000}},
+    "a phase that there is not": {"phase": "Nowhere"},
+    "no map": {"target": []},
+}
+
+
+def body(status: Any, **meta: Any) -> Object:
+    made = new_record(node="node-1", node_uid="uid-1", policy="p", policy_uid="uid-p", driver="d")
+    return {**made, "metadata": {"name": "node-1", "uid": "u", "resourceVersion": "7", **meta}, "status": status}
+
+
+@pytest.mark.parametrize("spoilt", SPOILT.values(), ids=SPOILT)
+@pytest.mark.parametrize(("phase", "counts_as"), [("Draining", Phase.FAILED), ("UpToDate", Phase.SKIPPED)])
+def test_of_a_record_that_cannot_be_read_only_that_it_is_there_is_known(
+    spoilt: Object, phase: str, counts_as: Phase
+) -> None:
+    record = Record.read(body({"phase": phase, "token": "t", "target": TARGET, **spoilt}))
+    assert record.unreadable
+    assert record.spec.policy_ref.name == "p"
+    expected = Phase.FAILED if "phase" in spoilt else counts_as
+    known = {"phase", "token", "reason", "message", "since"}
+    assert (record.state.phase, record.state.token, record.state.reason) == (expected, "t", "RecordUnreadable")
+    assert record.state.model_dump(exclude=known) == NodeStateStatus().model_dump(exclude=known)
+    assert record.unreadable in record.state.message
+    assert "kubectl edit gpupartitionnodestate node-1" in record.state.message
+
+
+@pytest.mark.parametrize("status", [[], 7, "a", {"token": 7}, {"token": "t" * 65}])
+def test_not_even_a_token_is_taken_for_granted(status: object) -> None:
+    record = Record.read(body(status))
+    assert record.unreadable
+    assert record.state.token == ""
+
+
+def test_a_record_whose_spec_cannot_be_read_is_nobodys() -> None:
+    record = Record.read({**body({"phase": "UpToDate"}), "spec": {"policyRef": "p"}})
+    assert record.unreadable.startswith("policyRef: ")
+    assert record.spec.policy_ref.name == record.spec.driver == ""
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_what_the_operator_writes_can_be_read(phase: Phase) -> None:
+    layout, stay = HALVES.assigned(), HALVES.pool.to_json()
+    state = NodeStateStatus(phase=phase, target=layout, current=layout, previous=layout, original=layout, retiring=stay)
+    record = Record.read(body(dump(state)))
+    assert (record.state, record.unreadable) == (state, "")
+
+
+def test_a_node_of_which_nothing_is_known_may_be_on_its_way() -> None:
+    unread = Record.read(body({"phase": "Applying", "since": "0000-01-01T00:00:00Z"}))
+    failed = Record.read(body({"phase": "Failed"}, name="node-2"))
+    assert moving("d", [], [unread, failed]) == {"node-1"}
+
+
+def test_no_config_is_spare_while_a_record_may_name_any() -> None:
+    with pytest.raises(Unclear):
+        used([Record.read(body({"phase": "Applying", "since": "0000-01-01T00:00:00Z"}))])
