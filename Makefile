@@ -10,7 +10,7 @@ ROUNDS ?= 10
 SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test unit e2e chaos bench lint format crds chart run lock
+.PHONY: help demo demo-down kind-demo test unit e2e chaos bench lint format crds chart run lock
 
 help:  ## show this
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -28,6 +28,9 @@ demo: $(STAMP)  ## roll a policy over a real control plane, and watch
 
 demo-down: $(STAMP)  ## end what `make demo` left running
 	@$(BIN)/python -m testbed down --name demo
+
+kind-demo:  ## the same with real kubelets, where there is docker; ARGS=down takes it away
+	@sh testbed/kind/demo.sh $(ARGS)
 
 test: lint unit e2e  ## everything: lint, types, unit, property and end-to-end tests
 
