@@ -80,6 +80,17 @@ HELM: Final = Tool(
 )
 """Which installs charts/: no part of a testbed, and built only where it is asked."""
 
+ARGOCD: Final = Tool(
+    name="argocd",
+    module="argocd",
+    package="github.com/argoproj/argo-cd/v3/cmd",
+    version="3.2.11",
+    ldflags="-s -w -X github.com/argoproj/argo-cd/v3/common.version=3.2.11",
+    ask=("version", "--client", "--short"),
+)
+REDIS: Final = Tool(name="redis", module="argocd", package=".", version="2.35.0")
+"""For manifests/argocd/: no parts of a testbed, and built only where they are asked."""
+
 KSTATUS: Final = Tool(name="kstatus", module="kstatus", package=".", version="0.37.2")
 """What Flux and Helm make of an object's status, for manifests/flux/: no part of a testbed, and built only where it is asked."""
 
@@ -128,6 +139,16 @@ class Builder:
             digest.update(file.read_bytes())
         digest.update(f"{tool.package} {tool.ldflags} {platform.system()} {platform.machine()}".encode())
         return self.cache / "bin" / f"{tool.name}-{tool.version}-{digest.hexdigest()[:12]}" / tool.name
+
+    async def source(self, tool: Tool) -> Path:
+        """The folder of the module that a tool is built of, as `go.sum` pins it. Raises BuildError."""
+        find = ["-C", str(MODULES / tool.module), "list", "-mod=readonly", "-find", "-f={{.Module.Dir}}", tool.package]
+        async with self._lock():
+            go = await self._go()
+            said = await _output([str(go), *find], {**self.env, "GOTOOLCHAIN": "local", "GOWORK": "off"})
+        if not said:
+            raise BuildError(f"the source of {tool.name} {tool.version} cannot be had; try: go {' '.join(find)}")
+        return Path(said.strip())
 
     async def _existing(self, tool: Tool) -> Path | None:
         assets = self.env.get("KUBEBUILDER_ASSETS")
