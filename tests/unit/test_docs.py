@@ -10,11 +10,12 @@ import yaml
 from tests.e2e import rights
 from tests.unit import phase_table
 
+from gpupartition import names
 from gpupartition.__main__ import COMMANDS, main
 from gpupartition.api import crd
-from gpupartition.cli import documents
-from gpupartition.controller.intent import Policy
+from gpupartition.cli import documents, offline
 from gpupartition.names import GROUP
+from gpupartition.tables import mig
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -66,12 +67,26 @@ def test_files_and_folders_in_code_type_exist(page: Path) -> None:
     assert sorted(n for n in named if not (ROOT / n).exists()) == []
 
 
-@pytest.mark.parametrize("text", blocks(README, "yaml"))
-def test_the_policy_that_the_readme_shows_is_understood(text: str) -> None:
-    body = yaml.safe_load(text)
-    policy = Policy.read({**body, "metadata": {**body["metadata"], "uid": "u"}})
-    assert policy.spec is not None, policy.problems
-    assert body["apiVersion"].startswith(GROUP)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_shows_of_ours_is_understood_and_refused_by_no_rule(page: Path) -> None:
+    shown = [body for text in blocks(page.read_text(encoding="utf-8"), "yaml") for body in yaml.safe_load_all(text)]
+    ours = [body for body in shown if str(body.get("apiVersion", "")).startswith(GROUP)]
+    for body in ours:
+        assert list(offline.refused(body)) == [], body
+    assert ours or page.name not in {"README.md", "guide.md"}
+
+
+def test_the_table_of_products_that_the_page_about_mig_shows_is_one() -> None:
+    table = blocks((ROOT / "docs/mig.md").read_text(encoding="utf-8"), "yaml")[-1]
+    (model,) = mig.parse(yaml.safe_load(table), at="the page")
+    assert (model.name, len(model.profiles)) == ("Q900", 3)
+
+
+def test_every_name_that_others_rely_on_is_explained() -> None:
+    page = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
+    ours = {value for value in vars(names).values() if isinstance(value, str) and value.startswith(f"{GROUP}/")}
+    assert len(ours) > 20
+    assert sorted(name for name in ours - {names.API_VERSION} if f"`{name}`" not in page) == []
 
 
 def test_what_the_page_about_adoption_prints_is_taken_as_it_is(tmp_path: Path) -> None:
