@@ -185,22 +185,43 @@ async def test_an_operator_that_wakes_up_after_another_has_finished_its_work_cha
     assert history.touched(NODE_STATES, *scene.nodes) == before
 
 
+ENDS: Final = Rule(injury=Injury.EXPIRED, to=To.WATCHES, share=1, path=r"/gpupartitionpolicies$", seconds=(2, 3))
+
+
 async def test_an_operator_that_cannot_list_policies_any_more_ends_and_the_next_one_goes_on(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     scene = await stage(cluster, 2)
     await cluster.controlplane.install_operator()
     account = cluster.controlplane.files.kubeconfig("operator")
-    async with FaultProxy(account, tmp_path, seed=1) as line:
+    async with FaultProxy(account, tmp_path, seed=1, rules=[ENDS]) as line:
         deaf = await cluster.start_operator("--kubeconfig", str(line.kubeconfig), env=rollout.fast())
-        await eventually(lambda: rollout.asks(deaf, "/readyz"))
-        line.rules = (
-            Rule(injury=Injury.EXPIRED, to=To.WATCHES, share=1, path=r"/gpupartitionpolicies$"),
-            Rule(injury=Injury.EXPIRED, to=To.READS, share=1, path=r"/gpupartitionpolicies$"),
-        )
+        await eventually(lambda: "watching 0 policies" in deaf.log.read_text())
+        line.rules = (ENDS, Rule(injury=Injury.EXPIRED, to=To.READS, share=1, path=ENDS.path))
         await eventually(lambda: not deaf.alive)
     assert deaf.returncode == 1
     assert "stopped: kopf watches policies and drivers no longer" in deaf.log.read_text()
     await rollout.operator(cluster)
     await scene.want_halves()
     await rollout.ready(cluster, cluster.name)
+
+
+async def test_a_policy_that_is_deleted_while_nobody_watches_claims_no_node_any_more(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Of what is deleted while it lists anew, kopf tells nobody."""
+    scene = await stage(cluster, 1)
+    await cluster.controlplane.install_operator()
+    account = cluster.controlplane.files.kubeconfig("operator")
+    for name, parts in (("one", 2), ("two", 4)):
+        await rollout.apply(cluster, rollout.policy(name, scene.driver, rollout.equal(parts)))
+    async with FaultProxy(account, tmp_path, seed=1, rules=[ENDS]) as line:
+        await cluster.start_operator("--kubeconfig", str(line.kubeconfig), env=rollout.fast())
+        await rollout.said(cluster, "two", "Ready", "False", "Conflict")
+        line.rules = (ENDS, Rule(injury=Injury.HANG, to=To.READS, share=1, path=ENDS.path, seconds=(5, 5)))
+        await eventually(lambda: sum(each.injury is Injury.HANG for each in line.log) >= 2)  # kopf's, and our own
+        await cluster.client.delete(POLICIES, "one")
+        await cluster.gone(POLICIES, "one")
+        line.rules = ()
+        await rollout.ready(cluster, "two")
+    await scene.publishes(rollout.devices(4))

@@ -45,7 +45,7 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _run(kubeconfig: str | None, context: str | None, settings: Settings) -> int:
-    from gpupartition.controller.operator import Deaf, NotServing, Operator, Stopped
+    from gpupartition.controller.operator import Deaf, NotServing, Operator
     from gpupartition.kube import ApiError, Client
     from gpupartition.kube.lease import Lost
 
@@ -63,8 +63,6 @@ async def _run(kubeconfig: str | None, context: str | None, settings: Settings) 
         with contextlib.suppress(asyncio.CancelledError):
             try:
                 await running
-            except* Stopped:
-                pass
             except* (Lost, Deaf) as group:
                 why = tuple(_single(group))
             except* (NotServing, ApiError) as group:

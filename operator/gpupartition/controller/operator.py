@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,9 @@ from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.controller.summary import Summary
 from gpupartition.controller.world import Reader
 from gpupartition.domain.world import AT_REST
-from gpupartition.kube import ApiError, Client, Conflict
+from gpupartition.kube import ApiError, Client, Conflict, Object
 from gpupartition.kube.lease import Elector
+from gpupartition.kube.reflector import Reflector
 from gpupartition.kube.workqueue import ShutDown, WorkQueue
 from gpupartition.settings import Settings
 
@@ -47,10 +49,6 @@ GATHER = 0.1  # seconds in which events about one policy are gathered into one l
 LEASE = "gpupartition"  # its name, in the operator's namespace
 KOPF_ENDS = 5  # seconds that kopf's tasks are given to end
 POLICY_WORKERS = 2  # a policy that waits for a slow answer must not hold up the others
-
-
-class Stopped(Exception):  # noqa: N818  (an ending, not an error)
-    """Somebody asked the operator to end."""
 
 
 class Deaf(Exception):  # noqa: N818  (reads as what happened)
@@ -64,7 +62,7 @@ class NotServing(Exception):  # noqa: N818  (said to whoever started us, who has
 class Operator:
     """One running operator. Handlers and reflectors only put names on queues; the loops do the rest.
 
-    `on_start` is called when kopf has started: kopf takes SIGTERM and SIGINT for itself, and would give our loops five seconds.
+    `on_start` is called when kopf begins: it takes SIGTERM and SIGINT for itself, and would give our loops five seconds.
     """
 
     def __init__(self, client: Client, settings: Settings, *, on_start: Callable[[], None]) -> None:
@@ -189,8 +187,14 @@ class Operator:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._caches.run(self._ready), name="caches")
             await self._ready.wait()
-            for kind, bodies in ((POLICIES, self._kinds.policies), (DRIVERS, self._kinds.drivers)):
+            for kind, bodies, changed in (
+                (POLICIES, self._kinds.policies, self._policy_changed),
+                (DRIVERS, self._kinds.drivers, self._driver_changed),
+            ):
+                there = Reflector(self._client, kind, _uid, partial(_forget_gone, bodies, changed))
+                await there.read()
                 bodies.update({b["metadata"]["name"]: b for b in (await self._client.list(kind)).items})
+                tasks.create_task(there.run(), name=f"reflector of {kind}")
             rules = await self._probe.taint_rules()
             if rules is not None:  # some may be left over, whether or not there is a driver
                 await self._caches.read_rules(rules)
@@ -248,28 +252,22 @@ class Operator:
             self._nodes.add(record.name)
 
     async def _watch_our_kinds(self) -> None:
-        """Let kopf watch until one of its tasks ends, as all do together. Raises Stopped when it was asked to, and else Deaf.
+        """Let kopf watch until one of its tasks ends, as all do together. Raises Deaf: nobody can ask kopf to end.
 
         kopf gives a watch up for good when a list is refused (a token expired between two pages, a right taken away for a moment), and to end
         by itself it would cancel every task of this process, and wait for them.
         """
-        started = asyncio.Event()
         handlers = registry(self._client, self._kinds)
-        tasks = await kopf.spawn_tasks(
-            registry=handlers, clusterwide=True, standalone=True, memo=kopf.Memo(), ready_flag=started
-        )
-        starting = asyncio.create_task(started.wait())
+        tasks = await kopf.spawn_tasks(registry=handlers, clusterwide=True, standalone=True, memo=kopf.Memo())
+        self._on_start()  # at once: no signal has reached kopf yet
         try:
-            done, _ = await asyncio.wait({starting, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-            if done == {starting}:
-                self._on_start()
-                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            starting.cancel()
             await _end_kopf()
-        for error in filter(None, (task.exception() for task in done if not task.cancelled())):
-            raise Deaf(f"kopf watches policies and drivers no longer: {error}") from error
-        raise Stopped  # it was asked to while kopf had the signals
+        errors = [task.exception() for task in done if not task.cancelled()]
+        error = next(filter(None, errors), None)
+        why = error or f"{', '.join(sorted(task.get_name() for task in done))} ended without a word"
+        raise Deaf(f"kopf watches policies and drivers no longer: {why}") from error
 
     async def _answer_readiness(self, _: web.Request) -> web.Response:
         if not self._leading.is_set():
@@ -304,6 +302,19 @@ class Operator:
             await asyncio.Event().wait()
         finally:
             await runner.cleanup()
+
+
+def _uid(body: Object) -> str:
+    return str(body["metadata"]["uid"])
+
+
+def _forget_gone(
+    bodies: dict[str, Object], changed: Callable[[str], None], name: str, was: str | None, _: str | None
+) -> None:
+    """Forget a copy whose object is gone: of what is deleted while kopf lists anew it never hears."""
+    if was is not None and name in bodies and _uid(bodies[name]) == was:
+        del bodies[name]
+        changed(name)
 
 
 async def _end_kopf() -> None:
