@@ -46,7 +46,9 @@ class ArgoCD:
         self.controlplane = controlplane
         self.programs: dict[str, Program] = {}
         """By name: redis, argocd-repo-server, argocd-server, argocd-application-controller."""
-        self.binary = Path()
+        self.source = Path()
+        """Of this version: the folder of its module, with its manifests."""
+        self._binary = Path()
         self._folder = folder
         self._progress = progress or Progress(None)
         self._ports = Ports(cache_folder() / "ports")
@@ -72,11 +74,14 @@ class ArgoCD:
             await program.kill()
         self._ports.close()
 
-    async def __call__(self, *arguments: str | Path, env: Mapping[str, str] | None = None) -> str:
-        """Run `argocd` and return what it prints. Raises TestbedError with its complaint."""
+    async def __call__(
+        self, *arguments: str | Path, folder: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> str:
+        """Run `argocd`, in a folder, and return what it prints. Raises TestbedError with its complaint."""
         away = {"HOME": str(self._folder), "TMPDIR": str(self._folder), "ARGOCD_SERVER": self._server}
         process = await asyncio.create_subprocess_exec(
-            *leashed([self.binary, *arguments]),
+            *leashed([self._binary, *arguments]),
+            cwd=folder,
             env={**os.environ, **away, "ARGOCD_OPTS": "--plaintext", **(env or {})},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -99,15 +104,16 @@ class ArgoCD:
     async def _start(self) -> None:
         builder = Builder(cache=cache_folder(), progress=self._progress, env=os.environ)
         built = await builder.tools([ARGOCD, REDIS])
-        self.binary, self._redis = built[ARGOCD.name], built[REDIS.name]
+        self._binary, self._redis = built[ARGOCD.name], built[REDIS.name]
         async with self._progress.step("Argo CD"):
-            await self._install(await builder.source(ARGOCD))
+            self.source = await builder.source(ARGOCD)
+            await self._install()
             await asyncio.to_thread(self._furnish)
             await self._run_all()
 
-    async def _install(self, source: Path) -> None:
+    async def _install(self) -> None:
         """Apply the manifests of this version, but for what runs pods and what leads to them."""
-        text = await asyncio.to_thread((source / "manifests" / "install.yaml").read_text)
+        text = await asyncio.to_thread((self.source / "manifests" / "install.yaml").read_text)
         objects = [each for each in yaml.load_all(text, yaml.CSafeLoader) if each and each["kind"] not in WORKLOADS]
         async with self.controlplane.client() as client:
             await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
@@ -118,7 +124,7 @@ class ArgoCD:
         """Make the folders that its programs write to, and the programs that they call."""
         for name in ("tls", "ssh", "gpg", "bin"):
             (self._folder / name).mkdir(parents=True)
-        (self._folder / "bin" / "argocd").symlink_to(self.binary)
+        (self._folder / "bin" / "argocd").symlink_to(self._binary)
         kustomize = self._folder / "bin" / "kustomize"
         kustomize.write_text(KUSTOMIZE % self.controlplane.parts.binaries["kubectl"])
         kustomize.chmod(0o755)
@@ -167,7 +173,7 @@ class ArgoCD:
             "TMPDIR": str(self._folder),
         }
         await self._run(
-            name, [self.binary, *flags, *where], partial(_healthy, f"http://127.0.0.1:{metrics}/metrics"), env
+            name, [self._binary, *flags, *where], partial(_healthy, f"http://127.0.0.1:{metrics}/metrics"), env
         )
 
     async def _run(

@@ -39,6 +39,14 @@ class Repository:
 
     folder: Path
 
+    @classmethod
+    async def begun(cls, folder: Path) -> Repository:
+        """Begin one in a folder that may be there."""
+        await asyncio.to_thread(folder.mkdir, exist_ok=True)
+        repository = cls(folder=folder)
+        await repository.git("init", "--quiet", "--initial-branch", BRANCH)
+        return repository
+
     async def git(self, *arguments: str) -> str:
         """Run git in it, and return what it prints. Raises TestbedError with its complaint."""
         who = {
@@ -57,7 +65,7 @@ class Repository:
         return said.decode().strip()
 
     async def commit(self, **files: Sequence[Object] | None) -> None:
-        """Have these objects in files of these names; None takes a file away."""
+        """Commit what is there, with these objects in files of these names; None takes a file away."""
         for name, objects in files.items():
             path = self.folder / "policies" / f"{name}.yaml"
             path.parent.mkdir(exist_ok=True)
@@ -66,7 +74,7 @@ class Repository:
             else:
                 path.write_text(yaml.safe_dump_all(objects))
         await self.git("add", "--all")
-        await self.git("commit", "--quiet", "--message", ", ".join(files))
+        await self.git("commit", "--quiet", "--message", ", ".join(files) or "all")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,10 +175,8 @@ async def application(
 
     `sync`: other options of syncs; `source`: where in the repository, instead of `path: policies`.
     """
-    await asyncio.to_thread(folder.mkdir)
-    repository = Repository(folder=folder)
-    await repository.git("init", "--quiet", "--initial-branch", BRANCH)
-    await repository.git("commit", "--quiet", "--allow-empty", "--message", "nothing yet")
+    repository = await Repository.begun(folder)
+    await repository.commit(nothing=())
     project, body = shown("project"), shown("gpus")
     for each in (project, body):
         each["metadata"]["name"] = cluster.name
@@ -182,7 +188,6 @@ async def application(
     }
     if sync is not None:
         body["spec"]["syncPolicy"]["syncOptions"] = list(sync)
-    await repository.commit(nothing=())
     await cluster.client.create(PROJECTS, project)
     try:
         yield Application(

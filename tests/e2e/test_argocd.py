@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+import shutil
 import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,7 +20,7 @@ from testbed.controlplane import ROOT, ControlPlane, Shape
 from testbed.programs import TestbedError
 from testbed.progress import Progress
 from tests.e2e.claims import device_class
-from tests.e2e.gitops import Application, History, application
+from tests.e2e.gitops import APPLICATIONS, PROJECTS, Application, History, Repository, application
 from tests.e2e.harness import DRIVERS, POLICIES, eventually
 from tests.e2e.publishing import gpus as gpu_group
 from tests.e2e.rollout import Watcher, equal, fault, looks_again, operator, policy, ready, says
@@ -26,16 +28,25 @@ from tests.e2e.stage import HALVES, WHOLE, stage
 from tests.e2e.test_helm import freeze, unfreeze
 from tests.unit import test_conditions as situations
 from tests.unit.test_conditions import Row
+from tests.unit.test_docs import blocks
 from tests.unit.worlds import T0
 
 from gpupartition.api.v1alpha1 import PolicyStatus
 from gpupartition.controller.records import dump
 from gpupartition.domain.suspension import of_policy
-from gpupartition.kube import DEVICE_TAINT_RULES, NODES, RESOURCE_SLICES
-from gpupartition.names import API_VERSION, RETRY
+from gpupartition.kube import (
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    DEVICE_TAINT_RULES,
+    NAMESPACES,
+    NODES,
+    RESOURCE_SLICES,
+    NotFound,
+)
+from gpupartition.names import API_VERSION, GROUP, RETRY
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from tests.e2e.harness import Cluster
 
@@ -553,6 +564,35 @@ async def test_a_wave_that_cannot_be_ends_the_sync_before_the_next_one(cluster: 
     await gpus.becomes("Healthy")
 
 
+async def test_a_controller_cannot_sync_without_the_right_to_update(cluster: Cluster) -> None:
+    name = f"{cluster.name}-controller"
+    rule = {"apiGroups": [GROUP], "resources": ["gpupartitionpolicies"], "verbs": ["get", "create", "patch"]}
+    binding: Object = {
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}],
+    }
+    await cluster.create(CLUSTER_ROLES, {"metadata": {"name": name}, "rules": [rule]})
+    await cluster.create(CLUSTER_ROLE_BINDINGS, binding)
+    as_controller = partial(cluster.kubectl, "apply", "--server-side", "--as", name, "-f", "-")
+    await as_controller(stdin=yaml.safe_dump(wanted(cluster, 2)))
+    changes = partial(answered, as_controller, wanted(cluster, 4))
+    # The API server needs a moment to learn of an admission policy, and of a role.
+    await eventually(partial(changes, "that takes the right to update them"))
+    allowed = [{**rule, "verbs": [*rule["verbs"], "update"]}]
+    await cluster.client.patch(CLUSTER_ROLES, name, {"rules": allowed})
+    await eventually(partial(changes, "serverside-applied"))
+
+
+async def answered(apply: Callable[..., Awaitable[str]], body: Object, words: str) -> bool:
+    """Whether these words come of trying to apply an object."""
+    try:
+        said = await apply("--dry-run=server", stdin=yaml.safe_dump(body))
+    except TestbedError as refused:
+        said = str(refused)
+    return words in said
+
+
 # ── the cluster and Git ───────────────────────────────────────────────────────────────────────────────────────────────
 
 RESYNCS: Final = 20
@@ -583,3 +623,82 @@ async def all_looked_at(cluster: Cluster) -> bool:
         assert found
         assert all(each.get("status", {}).get("observedGeneration") == 1 for each in found)
     return True
+
+
+# ── the page ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+PAGE: Final = (ROOT / "docs/argocd.md").read_text(encoding="utf-8")
+REPOSITORIES: Final = "https://git.example.com/platform/"
+
+
+async def test_what_the_page_says_can_be_typed_as_it_stands_there(
+    cluster: Cluster, argocd: ArgoCD, tmp_path: Path
+) -> None:
+    await asyncio.to_thread(furnish, tmp_path)
+    sources = await Repository.begun(tmp_path / "gpupartition.git")
+    await sources.commit()
+    policies = await Repository.begun(tmp_path / "gpus.git")
+    await policies.commit(driver=[published(cluster)], inference=[wanted(cluster, 2, "inference")])
+    (node,) = await cluster.nodes(1, pool=cluster.name)
+    program = None
+    try:
+        for command in (line.split() for block in blocks(PAGE, "sh") for line in block.splitlines()):
+            if command[0] == "kubectl":
+                await argocd.controlplane.kubectl(*command[1:-1], str(tmp_path / command[-1]))
+                continue
+            await argocd(*command[1:], folder=tmp_path)
+            if program is None and "wait" in command:  # what kwok runs as the operator's pod does nothing
+                program = await operator(cluster)
+            if "gpus" in command and "wait" in command:
+                assert says(await cluster.client.get(POLICIES, "inference"), "Ready") == ("True", "RolloutComplete")
+        assert await offered(cluster) == {node: {"of2"}}
+        assert (await cluster.client.list(POLICIES)).items == []
+    finally:
+        await pristine(argocd)
+
+
+def furnish(folder: Path) -> None:
+    """Have what the page speaks of in a folder, with repositories that are there."""
+    for each in ("crds", "manifests"):
+        shutil.copytree(ROOT / each, folder / each)
+        shutil.copytree(ROOT / each, folder / "gpupartition.git" / each)
+    for example in (folder / "manifests/argocd/examples").iterdir():
+        example.write_text(example.read_text().replace(REPOSITORIES, f"file://{folder}/"))
+
+
+async def pristine(argocd: ArgoCD) -> None:
+    """Have the operator installed as before, whatever Argo CD has made of it."""
+    async with argocd.controlplane.client() as client:
+        for kind, name in (APPLICATIONS, "gpus"), (APPLICATIONS, "gpupartition"), (PROJECTS, "gpus"):
+            with contextlib.suppress(NotFound):
+                await client.patch(kind, name, {"metadata": {"finalizers": None}}, namespace=NAMESPACE)
+                await client.delete(kind, name, namespace=NAMESPACE)
+
+        async def settled() -> bool:
+            return not any("deletionTimestamp" in each["metadata"] for each in (await client.list(NAMESPACES)).items)
+
+        await eventually(settled, within=60)
+    await argocd.controlplane.install_operator()
+
+
+async def test_who_installs_argo_cd_by_kustomize_adds_a_component(argocd: ArgoCD, tmp_path: Path) -> None:
+    (overlay,) = (block for block in blocks(PAGE, "yaml") if "components" in block)
+    await asyncio.to_thread(shutil.copytree, ROOT / "manifests", tmp_path / "manifests")
+    await asyncio.to_thread(shutil.copy, argocd.source / "manifests/install.yaml", tmp_path)
+    (tmp_path / "kustomization.yaml").write_text(overlay)
+    ours, merged = [await settings_of(argocd, folder) for folder in (CUSTOMIZATIONS, tmp_path)]
+    assert ours.items() <= merged.items()
+    assert "resource.exclusions" in merged, "and what Argo CD has itself"
+
+
+async def settings_of(argocd: ArgoCD, folder: Path) -> Mapping[str, str]:
+    """The data of argocd-cm, as kustomize builds it from a folder."""
+    built = yaml.load_all(await argocd.controlplane.kubectl("kustomize", str(folder)), yaml.CSafeLoader)
+    (found,) = (each for each in built if (each["kind"], each["metadata"]["name"]) == ("ConfigMap", "argocd-cm"))
+    data: Mapping[str, str] = found["data"]
+    return data
+
+
+async def test_the_policy_that_the_page_shows_is_one(cluster: Cluster) -> None:
+    (shown,) = (yaml.safe_load(block) for block in blocks(PAGE, "yaml") if "GpuPartitionPolicy" in block)
+    await cluster.client.create(POLICIES, shown, dry_run=True)
