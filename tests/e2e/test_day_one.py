@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from tests.e2e.harness import NODE_STATES, eventually
+from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually
 from tests.e2e.rollout import (
     Watcher,
     apply,
     at_rest,
     devices,
+    driver,
     driver_pod,
     equal,
     fault,
@@ -75,6 +76,32 @@ async def test_nodes_that_have_the_layout_already_are_adopted_without_a_write(cl
         assert history.phases(node) in (["UpToDate"], ["Pending", "UpToDate"])
         assert history.assignments(node) == [None]
     for kind in (PODS, RESOURCE_SLICES, RESOURCE_CLAIMS, DAEMON_SETS, DEVICE_TAINT_RULES):
+        assert history.changes(kind) == []
+
+
+async def test_nodes_whose_policy_and_records_were_lost_are_taken_up_as_they_are(cluster: Cluster) -> None:
+    where = await site(cluster, 2)
+    first = await operator(cluster)
+    await apply(cluster, policy("restored", where.driver, equal(2)))
+    await ready(cluster, "restored")
+    await at_rest(cluster)
+    await first.stop()
+    for kind in (POLICIES, NODE_STATES, DRIVERS):
+        for each in (await cluster.client.list(kind)).items:
+            await cluster.client.patch(kind, each["metadata"]["name"], {"metadata": {"finalizers": None}})
+            await cluster.client.delete(kind, each["metadata"]["name"])
+    before = len(writes(cluster))
+    async with Watcher(cluster) as history:
+        await driver(cluster, where.base)
+        await apply(cluster, policy("restored", where.driver, equal(2)))
+        await operator(cluster)
+        await ready(cluster, "restored")
+        await at_rest(cluster)
+    assert foreign(writes(cluster, since=before)) == []
+    for node in where.nodes:
+        assert len(history.assignments(node)) == 1
+        assert history.assignments(node) != [None]
+    for kind in (PODS, RESOURCE_SLICES, DAEMON_SETS, DEVICE_TAINT_RULES):
         assert history.changes(kind) == []
 
 
