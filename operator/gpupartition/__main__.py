@@ -13,6 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from gpupartition.cli.paint import on_one_line
+
 PLUGIN: Final = "kubectl-gpp"
 ASK: Final = "__complete"  # as shells ask what may be written next
 INTERRUPTED: Final = 130  # 128 and the number of the signal, as shells have it
@@ -54,12 +56,19 @@ ABOUT = ("policy", "driver", "node")  # what a line is about stands in front, so
 
 
 class Line(logging.Formatter):
-    """One line per record: time, level, what it is about, the sentence."""
+    """One line per record: time, level, what it is about, the sentence.
 
-    def format(self, record: logging.LogRecord) -> str:
+    What others wrote into the cluster neither begins a line nor moves a cursor; tracebacks, which may quote it, are indented.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (as it is called by its base)
         """Put the fields in front of the message."""
         record.about = "".join(f"{k}={v} " for k in ABOUT if (v := getattr(record, k, "")))
-        return super().format(record)
+        return on_one_line(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  (as it is called by its base)
+        """Without what would move a cursor in any of its lines."""
+        return "\n".join(f"    {on_one_line(line)}" for line in super().formatException(ei).splitlines())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -94,14 +94,19 @@ async def test_a_pause_that_is_over_by_itself_needs_nobody(cluster: Cluster) -> 
 
 async def test_everything_is_frozen_and_unfrozen_by_whoever_is_on_duty(cluster: Cluster) -> None:
     scene = await stage(cluster, 1)
-    await rollout.operator(cluster)
+    program = await rollout.operator(cluster)
     me = await on_duty(cluster)
+    reason, shown = f"{REASON}\x1b[2J\n2026-01-01 forged", f"{REASON}\\x1b[2J 2026-01-01 forged"
     try:
-        frozen = await gpp(cluster, "freeze", "--reason", REASON, kubeconfig=me)
+        frozen = await gpp(cluster, "freeze", "--reason", reason, kubeconfig=me)
         assert frozen.out.startswith(f"{OPERATOR_NAMESPACE}: everything is frozen: nothing is begun"), frozen
         await scene.want_halves()
         policy = await rollout.said(cluster, cluster.name, "Ready", "False", "Frozen")
-        assert f"{REASON} (by system:serviceaccount:" in condition(policy, "Ready")["message"]
+        assert f"{reason} (by system:serviceaccount:" in condition(policy, "Ready")["message"]
+        await eventually(lambda: shown in program.log.read_text())
+        log = program.log.read_text()
+        assert "\x1b" not in log
+        assert not [each for each in log.splitlines() if each.startswith("2026-01-01 forged")]
         assert "frozen already" in (await gpp(cluster, "freeze", kubeconfig=me)).out
         refused = await gpp(cluster, "freeze", "--reason", "another one")
         assert "--overwrite replaces that" in refused.errors, refused
@@ -109,7 +114,7 @@ async def test_everything_is_frozen_and_unfrozen_by_whoever_is_on_duty(cluster: 
             assert "unfrozen" in (await gpp(cluster, "unfreeze", f"--dry-run={tried}", kubeconfig=me)).out
         await cluster.client.get(CONFIG_MAPS, FREEZE_CONFIG_MAP, namespace=OPERATOR_NAMESPACE)
         thawed = await gpp(cluster, "unfreeze", kubeconfig=me)
-        assert thawed.out.startswith(f"{OPERATOR_NAMESPACE}: unfrozen; it was frozen: {REASON}"), thawed
+        assert thawed.out.startswith(f"{OPERATOR_NAMESPACE}: unfrozen; it was frozen: {shown}"), thawed
         assert "nothing is frozen" in (await gpp(cluster, "unfreeze", kubeconfig=me)).out
     finally:
         await gpp(cluster, "unfreeze")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
+from typing import Final
 
 import pytest
 from testbed.controlplane import python_env
 
-from gpupartition.__main__ import COMMANDS, PLUGIN, main
+from gpupartition.__main__ import COMMANDS, PLUGIN, Line, main
 from gpupartition.cli.paint import Cell, Span, age, colourful, grid, line, rendered
 
 HEAVY = ("aiohttp", "kubernetes", "kopf", "pydantic", "yaml")
@@ -28,6 +30,21 @@ def test_help_is_told_before_anything_heavy_is_loaded(command: list[str]) -> Non
     told = subprocess.run([sys.executable, "-c", script], env=python_env(), capture_output=True, text=True, check=True)
     assert told.stdout.startswith("usage: ")
     assert told.stdout.endswith("loaded: []\n")
+
+
+FORGED: Final = "a\x1b[2J\r\n2026-01-01 00:00:00,000 INFO forged\x9b1m\u2028\u202e"
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["a sentence", "with a traceback"])
+def test_what_others_wrote_neither_begins_a_line_of_the_log_nor_moves_a_cursor(fails: bool) -> None:
+    error = (ValueError, ValueError(FORGED), None) if fails else None
+    about = {"msg": FORGED, "node": FORGED, "policy": FORGED, "exc_info": error}
+    told = Line("%(asctime)s %(levelname)s %(about)s%(message)s").format(logging.makeLogRecord(about))
+    first, *rest = told.split("\n")
+    assert first.count("a\\x1b[2J\\x0d 2026-01-01 00:00:00,000 INFO forged\\x9b1m \\u202e") == 3
+    assert bool(rest) == fails
+    assert all(each.startswith("    ") for each in rest)
+    assert all(each.isprintable() for each in (first, *rest))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
