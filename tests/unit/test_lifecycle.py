@@ -62,13 +62,9 @@ def too_early(
     *,
     publishes: Config = WHOLE,
     step: str = FORMER_STEP,
-    began: timedelta = -LIMITS.start_anew,
 ) -> Observation:
     """A plugin that found the GPUs as they were before, and nothing tells it that they have been cut since."""
-    pod = {
-        "metadata": {"name": plugin, "namespace": "gpus", "uid": plugin, "creationTimestamp": (T0 + began).isoformat()}
-    }
-    return replace(seen(layout, step=step, pool=publishes.pool), restarts=True, plugin=pod)
+    return replace(seen(layout, step=step, pool=publishes.pool, plugin=plugin), restarts=True)
 
 
 def replaced(phase: Phase) -> NodeStateStatus:
@@ -695,7 +691,9 @@ def test_a_plugin_that_looked_too_early_after_a_reboot_is_restarted_as_often_as_
     state = must(lost(Phase.VERIFYING), world(observed=too_early()))
     assert (state.phase, state.restart) == (Phase.VERIFYING, Restart(pod_uid="pod-1", step=FORMER_STEP))
     assert advance(state, world(observed=too_early())) is None, "it has not gone yet"
-    assert advance(state, world(observed=too_early(plugin="pod-2", began=NEVER))) is None, "it may be about to publish"
+    assert advance(state, world(observed=too_early(plugin="pod-2"), plugin_seen=NEVER)) is None, (
+        "it may be about to publish"
+    )
     again = must(state, world(observed=too_early(plugin="pod-2")))
     assert again.restart == Restart(pod_uid="pod-2", step=FORMER_STEP)
     assert advance(lost(Phase.VERIFYING), world(observed=seen(HALVES, pool=WHOLE.pool))) is None, (
@@ -728,7 +726,7 @@ def test_a_node_that_lost_a_gpu_goes_back_as_soon_as_its_plugin_has_looked_again
     assert (anew.phase, anew.restart) == (Phase.ROLLING_BACK, Restart(pod_uid="pod-1", step=STEP)), (
         "it may look too early"
     )
-    young = world(observed=replace(too_early(EIGHT, "pod-2", step=STEP, began=NEVER), pool=several(7)))
+    young = world(observed=replace(too_early(EIGHT, "pod-2", step=STEP), pool=several(7)), plugin_seen=NEVER)
     assert advance(anew, young) is None, "it may be about to publish"
     back = must(anew, world(observed=replace(too_early(EIGHT, "pod-2", step=STEP), pool=several(7))))
     assert (back.phase, back.outcome) == (Phase.RELEASING, Phase.ROLLED_BACK)

@@ -51,6 +51,11 @@ class Durations:
         closed = observed.ready and observed.retired.equals(retired(state))
         return self._watches.read((record.name, "retired"), state.retiring if closed else None)
 
+    def plugin(self, record: Record, observed: Observation) -> timedelta:
+        """Since when the pod of the driver's plugin has been there; the copies do not know of it before it is."""
+        pod = observed.plugin
+        return self._watches.read((record.name, "plugin"), str(pod["metadata"]["uid"]) if pod is not None else None)
+
     def differs(self, record: Record, observed: Observation, node: Object | None) -> timedelta:
         """Since when a ready node at rest publishes something else than what was verified."""
         state = record.state

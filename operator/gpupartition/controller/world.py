@@ -287,6 +287,7 @@ class Reader:
             idle=self._durations.idle(record, seen.holders, live=live),
             matched=self._durations.matched(record, observed, live=live),
             differs=self._durations.differs(record, observed, node),
+            plugin_seen=self._durations.plugin(record, observed),
             retry=policy.retry_of(name) if policy else "",
             drain=rollout.drain,
             limits=self._limits.standing_still(rollout.min_ready_seconds).of_driver(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final, Literal
 
 from gpupartition.api.v1alpha1 import Assigned, DrainMode, OnFailure, OnTimeout, Phase
@@ -202,10 +202,12 @@ def looked_too_early(state: State, world: World, to: Assigned | None) -> bool:
 
 
 def _has_had_time(world: World) -> bool:
-    """The plugin began so long ago that it would publish by now what it found."""
-    plugin = world.observed.plugin
-    began = plugin["metadata"].get("creationTimestamp") if plugin is not None else None
-    return bool(began) and world.now - datetime.fromisoformat(str(began)) >= world.limits.start_anew
+    """The plugin began so long ago that it would publish by now what it found.
+
+    By the clock with which this very operator has seen it: when it was created is told by the API server's, which may be minutes off, and
+    would have each new pod replaced before it is up, or GPUs given up that it is about to find.
+    """
+    return world.plugin_seen >= world.limits.start_anew
 
 
 def looked_again(state: State, world: World) -> bool:

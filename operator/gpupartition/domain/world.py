@@ -116,6 +116,7 @@ class World:
     differs: timedelta  # for how long a ready node at rest has published something else
     retry: str
     drain: Drain
+    plugin_seen: timedelta = timedelta(0)  # for how long this very operator has seen the plugin's pod
     limits: Limits = field(default_factory=Limits)
     on_failure: OnFailure = OnFailure.ROLL_BACK
     occupants: Sequence[Occupant] = ()  # drain mode Evict: the pods of the holders
