@@ -198,6 +198,26 @@ def test_a_pause_that_is_over_is_no_pause(cluster: Cluster) -> None:
     assert cluster.notes() == {"paused": "true", "paused-by": ME}
 
 
+@pytest.mark.parametrize(
+    "command", [["pause", "inference"], ["freeze", "--reason", "mine"], ["unfreeze"]], ids=lambda words: words[0]
+)
+def test_what_somebody_writes_to_all_the_time_is_left_alone_at_last(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    assert main(["freeze", "--reason", "a move"]) == 0
+
+    def happens() -> None:
+        for each in (*cluster.objects[POLICIES], *cluster.objects[CONFIG_MAPS]):
+            each["metadata"]["resourceVersion"] = each["metadata"].get("resourceVersion", "1") + "1"
+        cluster.meanwhile = happens
+
+    cluster.meanwhile = happens
+    wrote = list(cluster.writes)
+    assert main(command) == 1
+    assert "somebody writes to it all the time, and nothing was written; try again" in capsys.readouterr().err
+    assert cluster.writes == wrote
+
+
 @pytest.mark.parametrize("dry_run", ["client", "server"])
 @pytest.mark.parametrize("command", [["pause", "inference"], ["freeze"]], ids=" ".join)
 def test_a_dry_run_stores_nothing(

@@ -11,7 +11,7 @@ from gpupartition.cli.options import Unusable, describe
 from gpupartition.cli.orders import (
     CLIENT,
     SERVER,
-    TRIES,
+    Disturbed,
     Done,
     add_common,
     add_why,
@@ -19,6 +19,7 @@ from gpupartition.cli.orders import (
     finishing,
     in_flight,
     order,
+    undisturbed,
     whoami,
 )
 
@@ -80,39 +81,38 @@ def name_of() -> str:
 async def _write(client: Client, namespace: str, options: argparse.Namespace, me: str) -> dict[str, str | None] | None:
     """What was written into the ConfigMap; None where it says so already. Raises Unusable for what somebody else wrote, and ApiError."""
     from gpupartition.domain.suspension import of_freeze
-    from gpupartition.kube import CONFIG_MAPS, Conflict, NotFound
+    from gpupartition.kube import CONFIG_MAPS, NotFound
 
-    for _ in range(TRIES):
+    async def write() -> dict[str, str | None] | None:
         present = await read(client, namespace)
         asked = order(of_freeze(present) if present else None, options, me, "everything is frozen")
         if asked is None:
             return None
         data = {"frozen": "true"} | {key: value for key, value in asdict(asked).items() if value}
-        meta = {"name": names.FREEZE_CONFIG_MAP, "namespace": namespace}
+        meta, tried = {"name": names.FREEZE_CONFIG_MAP, "namespace": namespace}, options.dry_run == SERVER
         try:
             if options.dry_run == CLIENT:
                 pass
             elif present is None:
                 body: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data}
-                await client.create(CONFIG_MAPS, body, dry_run=options.dry_run == SERVER)
+                await client.create(CONFIG_MAPS, body, dry_run=tried)
             else:
                 gone = dict.fromkeys(present.get("data") or {}, None)
                 version = {"resourceVersion": present["metadata"]["resourceVersion"]}
-                await client.patch(
-                    CONFIG_MAPS,
-                    names.FREEZE_CONFIG_MAP,
-                    {"metadata": version, "data": gone | data},
-                    namespace=namespace,
-                    dry_run=options.dry_run == SERVER,
-                )
-        except Conflict:
-            continue
+                patch = {"metadata": version, "data": gone | data}
+                await client.patch(CONFIG_MAPS, meta["name"], patch, namespace=namespace, dry_run=tried)
         except NotFound:
             if present is not None:
-                continue  # it was just taken away
+                raise Disturbed from None
             raise Unusable(f"there is no namespace {namespace}; name that of the operator with -n") from None
         return dict(data)
-    raise Unusable(f"ConfigMap {namespace}/{names.FREEZE_CONFIG_MAP}: somebody writes to it all the time; try again")
+
+    return await undisturbed(where(namespace), write)
+
+
+def where(namespace: str) -> str:
+    """The ConfigMap, for people."""
+    return f"ConfigMap {namespace}/{names.FREEZE_CONFIG_MAP}"
 
 
 async def read(client: Client, namespace: str) -> Object | None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gpupartition.cli.forms import NAMES, forms
 from gpupartition.cli.options import OK, Unusable, add_cluster, add_output, complain
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from gpupartition.domain.standing import NodeStanding
     from gpupartition.domain.suspension import Suspension
     from gpupartition.kube import Client, Kind, Object
+
+T = TypeVar("T")
 
 NONE, CLIENT, SERVER = DRY_RUNS = ("none", "client", "server")
 TRIES: Final = 10  # of one write: the operator writes to the same objects, at most once a second
@@ -44,6 +46,10 @@ class Done:
     in_flight: tuple[NodeStanding, ...] = ()
     dry_run: str = NONE
     fails: str = ""
+
+
+class Disturbed(Exception):  # noqa: N818  (reads as what happened)
+    """What was to be written to has just come, or gone."""
 
 
 Act = Callable[["Client"], Awaitable[Sequence[Done]]]
@@ -152,21 +158,29 @@ async def annotate(
 
     Raises what `decide` raises, NotFound, and ApiError.
     """
-    from gpupartition.kube import Conflict
 
-    for _ in range(TRIES):
+    async def write() -> Mapping[str, str | None]:
         body = await client.get(kind, name)
         notes = body["metadata"].get("annotations") or {}
         wanted = {key: value for key, value in decide(body).items() if notes.get(key) != value}
-        if not wanted or dry_run == CLIENT:
-            return wanted
-        patch = {"metadata": {"resourceVersion": body["metadata"]["resourceVersion"], "annotations": wanted}}
-        try:
+        if wanted and dry_run != CLIENT:
+            patch = {"metadata": {"resourceVersion": body["metadata"]["resourceVersion"], "annotations": wanted}}
             await client.patch(kind, name, patch, dry_run=dry_run == SERVER)
-        except Conflict:
-            continue  # by now it may say something else: look again
         return wanted
-    raise Unusable(f"{kind} {name}: somebody writes to it all the time, and nothing was written; try again")
+
+    return await undisturbed(f"{kind} {name}", write)
+
+
+async def undisturbed(what: str, write: Callable[[], Awaitable[T]]) -> T:
+    """Look and write anew while somebody writes in between: by then it may say something else. Raises Unusable when that has no end."""
+    from gpupartition.kube import Conflict
+
+    for _ in range(TRIES):
+        try:
+            return await write()
+        except (Conflict, Disturbed):
+            continue
+    raise Unusable(f"{what}: somebody writes to it all the time, and nothing was written; try again")
 
 
 async def whoami(client: Client) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Final
 
-from gpupartition import names
-from gpupartition.cli.freeze import add_namespace, name_of, read
-from gpupartition.cli.options import Unusable, describe
-from gpupartition.cli.orders import CLIENT, SERVER, TRIES, Done, add_common, carry
+from gpupartition.cli.freeze import add_namespace, name_of, read, where
+from gpupartition.cli.options import describe
+from gpupartition.cli.orders import CLIENT, SERVER, Disturbed, Done, add_common, carry, undisturbed
 
 if TYPE_CHECKING:
     from gpupartition.kube import Client
@@ -48,26 +47,20 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
 
 async def _take_away(client: Client, namespace: str, dry_run: str) -> tuple[str, dict[str, str | None]]:
     from gpupartition.domain.suspension import of_freeze
-    from gpupartition.kube import CONFIG_MAPS, Conflict, NotFound
+    from gpupartition.kube import CONFIG_MAPS, NotFound
 
-    for _ in range(TRIES):
+    async def take() -> tuple[str, dict[str, str | None]]:
         present = await read(client, namespace)
         if present is None:
             return "nothing is frozen", {}
-        meta = present["metadata"]
+        meta, tried = present["metadata"], dry_run == SERVER
+        known = {"uid": meta["uid"], "resource_version": meta["resourceVersion"]}
         if dry_run != CLIENT:
             try:
-                await client.delete(
-                    CONFIG_MAPS,
-                    names.FREEZE_CONFIG_MAP,
-                    namespace=namespace,
-                    uid=meta["uid"],
-                    resource_version=meta["resourceVersion"],
-                    dry_run=dry_run == SERVER,
-                )
-            except (Conflict, NotFound):
-                continue
-        return f"unfrozen; it was frozen: {of_freeze(present)}", dict.fromkeys(
-            present.get("data") or {"frozen": ""}, None
-        )
-    raise Unusable(f"ConfigMap {namespace}/{names.FREEZE_CONFIG_MAP}: somebody writes to it all the time; try again")
+                await client.delete(CONFIG_MAPS, meta["name"], namespace=namespace, dry_run=tried, **known)
+            except NotFound:
+                raise Disturbed from None
+        wrote = dict.fromkeys(present.get("data") or {"frozen": ""}, None)
+        return f"unfrozen; it was frozen: {of_freeze(present)}", wrote
+
+    return await undisturbed(where(namespace), take)

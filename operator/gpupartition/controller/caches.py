@@ -309,6 +309,13 @@ def condition(body: Mapping[str, Any], kind: str) -> str:
     return next((str(c["status"]) for c in found), "")
 
 
+def since_ready(node: Object | None, *, ready: bool = True) -> datetime | None:
+    """Since when a node has been Ready, or has not been; None while that is not so, or nobody says since when."""
+    found = node.get("status", {}).get("conditions", ()) if node is not None else ()
+    times = [c.get("lastTransitionTime") for c in found if c["type"] == "Ready" and (c["status"] == "True") is ready]
+    return said_at(times[0]) if times and times[0] else None
+
+
 def said_at(text: str) -> datetime:
     """The time of a condition that others write: what no calendar here has was long ago, and nothing is in the future."""
     try:

@@ -6,7 +6,6 @@ from datetime import datetime
 
 from gpupartition import names
 from gpupartition.api.v1alpha1 import Grant
-from gpupartition.controller.caches import said_at
 from gpupartition.controller.intent import Driver, Intent, Policy, revert
 from gpupartition.controller.records import Record
 from gpupartition.domain.backend import Config, NodeFacts, Observation, Refused
@@ -14,13 +13,6 @@ from gpupartition.domain.entries import used, written
 from gpupartition.domain.retiring import published
 from gpupartition.domain.world import AT_REST, State
 from gpupartition.kube import Object
-
-
-def ready_since(node: Object | None) -> datetime | None:
-    """Since when a node has been Ready; None while it is not."""
-    conditions = node.get("status", {}).get("conditions", ()) if node is not None else ()
-    times = [c.get("lastTransitionTime") for c in conditions if c["type"] == "Ready" and c["status"] == "True"]
-    return said_at(times[0]) if times and times[0] else None
 
 
 def held_back(policy: Policy | None, now: datetime, *, frozen: bool) -> bool:

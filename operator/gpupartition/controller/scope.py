@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from gpupartition.api.v1alpha1 import DrainMode, DriverStatus, Grant, NodeStateStatus, Phase
-from gpupartition.controller.caches import Caches, condition, said_at
+from gpupartition.controller.caches import Caches, condition, since_ready
 from gpupartition.controller.intent import Driver, Intent, Intents, Policy, labels
 from gpupartition.controller.records import Record
 from gpupartition.controller.remembered import Remembered
@@ -197,7 +197,7 @@ def standing(scope: Scope, name: str, record: Record | None, node: Object | None
 
 def is_ignored(node: Object | None, absence: Absence) -> bool:
     """Whether a node has not been Ready for so long that nobody counts on it."""
-    since = not_ready_since(node)
+    since = since_ready(node, ready=False)
     return since is not None and datetime.now(UTC) - since > absence.ignored
 
 
@@ -214,7 +214,7 @@ def _lost(state: NodeStateStatus, node: Object | None, absence: Absence) -> date
     if state.phase is not Phase.UP_TO_DATE or state.token or node is None:
         return None
     boot = str(node.get("status", {}).get("nodeInfo", {}).get("bootID", ""))
-    since = not_ready_since(node)
+    since = since_ready(node, ready=False)
     if restarted_since(state.boot_id, boot):
         return datetime.min.replace(tzinfo=UTC)
     return None if since is None else since + absence.noticed
@@ -223,13 +223,3 @@ def _lost(state: NodeStateStatus, node: Object | None, absence: Absence) -> date
 def ledger_of(driver: Object) -> list[Grant]:
     """The grants of a driver."""
     return DriverStatus.model_validate(driver.get("status", {})).in_flight
-
-
-def not_ready_since(node: Object | None) -> datetime | None:
-    """Since when a node has not been Ready; None while it is, or nobody knows."""
-    if node is None:
-        return None
-    for c in node.get("status", {}).get("conditions", ()):
-        if c["type"] == "Ready" and c["status"] != "True" and c.get("lastTransitionTime"):
-            return said_at(c["lastTransitionTime"])
-    return None

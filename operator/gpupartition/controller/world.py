@@ -16,7 +16,16 @@ from typing import Any
 
 from gpupartition import names
 from gpupartition.api.v1alpha1 import DrainMode, DriverStatus, Phase, Rollout
-from gpupartition.controller.caches import Caches, claim_pools, condition, trim, trim_claim, trim_node, trim_pod
+from gpupartition.controller.caches import (
+    Caches,
+    claim_pools,
+    condition,
+    since_ready,
+    trim,
+    trim_claim,
+    trim_node,
+    trim_pod,
+)
 from gpupartition.controller.durations import Durations
 from gpupartition.controller.facts import (
     configs_known,
@@ -26,14 +35,12 @@ from gpupartition.controller.facts import (
     is_back,
     last_touched,
     last_written,
-    ready_since,
     stands,
     way_back_of,
 )
 from gpupartition.controller.intent import NOTHING, Driver, Intent, Intents, Policy, known, revert
 from gpupartition.controller.occupants import EVICTING, Occupants, Seen
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record
-from gpupartition.controller.scope import not_ready_since
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.domain.ahead import ahead
 from gpupartition.domain.backend import Config, NodeFacts, Observation
@@ -262,7 +269,7 @@ class Reader:
         seen = Seen(holders=held)
         if live and self._occupants is not None and rollout.drain.mode is DrainMode.EVICT and state.phase in EVICTING:
             seen = await self._occupants.read(held, observed, state, policy, now)
-        since = not_ready_since(node)
+        since = since_ready(node, ready=False)
         closed_by = holds(state, node if alive else None, rule)
         watched = self._durations.closed(name, in_force(closed_by), live=live)
         world = World(
@@ -299,7 +306,7 @@ class Reader:
             monitors=seen.monitors,
             no_eviction=seen.no_eviction,
             away=now - since if since is not None else timedelta(0),
-            ready_since=ready_since(node),
+            ready_since=since_ready(node),
             at_work=at_work(node) if node is not None else "",
             skip=node is not None and skips(node),
             abandoned=is_abandoned(policy, node),
