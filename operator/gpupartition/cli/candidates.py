@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from gpupartition.cli.options import Some
+
 NO_FILES, FILES = ":4", ":0"  # cobra's directives
 POLICIES, NODES = "POLICY", "NODE"
 LONGEST: Final = 72  # characters of what a candidate means
@@ -95,6 +97,9 @@ def _values(
     if said == "FILE" or action.dest == "kubeconfig":
         return [], FILES
     found: Iterable[str] = action.choices or _SAID.get(said, ())
+    if isinstance(action.type, Some):
+        before, comma, word = word.rpartition(",")
+        prefix, found = f"{prefix}{before}{comma}", set(action.type.words) - set(before.split(","))
     kinds = [kind for kind in said.split("|") if kind in {POLICIES, NODES}]
     if kinds:
         found = names(kinds, cluster)

@@ -81,19 +81,26 @@ def save(path: str, text: str) -> None:
         ) from None
 
 
-def add_fail_on(parser: argparse.ArgumentParser, findings: Collection[str]) -> None:
-    """Add --fail-on, which takes some of these findings."""
+class Some:
+    """The type of an option that takes some of these words, separated by commas."""
 
-    def named(text: str) -> tuple[str, ...]:
+    def __init__(self, words: Collection[str]) -> None:
+        self.words = words
+
+    def __call__(self, text: str) -> tuple[str, ...]:
+        """The words of the text. Raises ArgumentTypeError for another one, or none."""
         asked = tuple(part.strip() for part in text.split(",") if part.strip())
-        unknown = sorted(set(asked) - set(findings))
+        unknown = sorted(set(asked) - set(self.words))
         if unknown or not asked:
-            raise argparse.ArgumentTypeError(f"{next(iter(unknown), text)!r} is none of {', '.join(findings)}")
+            raise argparse.ArgumentTypeError(f"{next(iter(unknown), text)!r} is none of {', '.join(self.words)}")
         return asked
 
+
+def add_fail_on(parser: argparse.ArgumentParser, findings: Collection[str]) -> None:
+    """Add --fail-on, which takes some of these findings."""
     parser.add_argument(
         "--fail-on",
-        type=named,
+        type=Some(findings),
         default=(),
         metavar="FINDINGS",
         help=f"exit with {FOUND} if one of these, separated by commas, is found: {', '.join(findings)}",
