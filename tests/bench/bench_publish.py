@@ -121,7 +121,7 @@ class Site:
         return Target(
             driver=DRIVER,
             pool_name=pool_name,
-            node=_node(number),
+            nodes=[_node(number)],
             pool=self.config.pool,
             assignment=self.config.assignment,
         ).bodies(1, "step")

@@ -41,6 +41,7 @@ class Users:
     driver: str
     """Name of the driver, and of its DeviceClass."""
     node: str
+    """Where their pods have to run; "": wherever their claims let them."""
 
     async def ask(self, name: str, cel: str = "", *, capacity: Mapping[str, str] | None = None, count: int = 1) -> None:
         """Claim devices that fit `cel` (`mine` stands for the driver's attributes), or some capacity of one. Does not wait."""
@@ -60,7 +61,7 @@ class Users:
         spec = {
             "containers": [{"name": "main", "image": "busybox", "resources": {"claims": [{"name": REQUEST}]}}],
             "resourceClaims": [{"name": REQUEST, "resourceClaimName": name}],
-            "nodeSelector": {"kubernetes.io/hostname": self.node},
+            **({"nodeSelector": {"kubernetes.io/hostname": self.node}} if self.node else {}),
         }
         await self.cluster.pod(name, namespace=self.namespace, spec=spec)
 

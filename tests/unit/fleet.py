@@ -147,10 +147,19 @@ class Fleet:
         raise NotFound(f"get {kind} {name}", 404, "NotFound", "it is not there")
 
     async def list(
-        self, kind: Kind, *, keep: Callable[[Object], Object | None] = lambda body: body, **_: Any
+        self,
+        kind: Kind,
+        *,
+        keep: Callable[[Object], Object | None] = lambda body: body,
+        field_selector: str = "",
+        **_: Any,
     ) -> Listing:
-        """All objects of the kind, or what `keep` makes of them."""
-        return Listing(list(filter(None, map(keep, self.objects[kind]))), "1")
+        """All objects of the kind, or those on one node (`spec.nodeName=`), or what `keep` makes of them."""
+        found = self.objects[kind]
+        field, node = field_selector.partition("=")[::2]
+        if field == "spec.nodeName":
+            found = [body for body in found if body["spec"].get("nodeName", "") == node]
+        return Listing(list(filter(None, map(keep, found))), "1")
 
     async def pages(self, kind: Kind, **_: Any) -> AsyncGenerator[Listing]:
         """All objects of the kind, at once."""

@@ -51,9 +51,7 @@ async def test_every_node_is_a_line_of_bars() -> None:
 
 
 async def test_one_node_is_drawn_with_each_device_and_who_has_it() -> None:
-    made = fleet()
-    made.objects[RESOURCE_SLICES] = [s for s in made.objects[RESOURCE_SLICES] if s["spec"]["nodeName"] == "node-2"]
-    lines = drawn(await command.look(made.client, "node-2"), full=True)
+    lines = drawn(await command.look(fleet().client, "node-2"), full=True)
     assert lines[0] == "node-2 (gpu.example.com)"
     assert lines[4] == "  GPU 3  ...................|###################"
     assert "  3     gpu-3-partition-1   40Gi      40Gi     used   team-b/job-8" in lines

@@ -86,11 +86,12 @@ def scope(server: Server, *states: NodeStateStatus, wanted: Config = WANTED) -> 
         intents={name: Intent(wanted=wanted) for name in names},
         problems=(),
         records={record.name: record for record in records},
+        groups={},
     )
 
 
 def preparing(server: Server) -> Preparing:
-    def of_node(name: str, _: str) -> list[dict[str, Any]]:
+    def of_node(name: str, *_: str) -> list[dict[str, Any]]:
         spec = facts(*(gpu(number) for number in range(8))).slices[0]["spec"]
         return [{"metadata": {"name": name}, "spec": spec | {"pool": spec["pool"] | {"name": name}}}]
 

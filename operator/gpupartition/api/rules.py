@@ -240,6 +240,25 @@ INVENTORY: Final = Rule(
     computed=True,
 )
 
+MULTI_NODE: Final = (
+    Rule(
+        "has(self.multiNode) == has(oldSelf.multiNode) && (!has(self.multiNode) || self.multiNode.groupLabel == oldSelf.multiNode.groupLabel)",
+        "cannot be changed: which nodes share a pool is in the names of pools; make another GpuPartitionDriver for other groups",
+        at=".multiNode",
+    ),
+    Rule(
+        "!has(self.multiNode) || !has(self.live) || self.live",
+        "nodes of a group are changed under their users: write live: true, or leave it out",
+        at=".live",
+    ),
+)
+
+QUIESCE_OF_GROUPS: Final = Rule(
+    "!has(self.publish) || !has(self.publish.multiNode) || !has(self.quiesce) || self.quiesce in ['Auto', 'DeviceTaint']",
+    "a cordon closes one node, and a pool of several is changed at once: write Auto or DeviceTaint",
+    at=".quiesce",
+)
+
 COUNTER_NAMES: Final = Rule(
     "self.all(k, !format.dns1123Label().validate(k).hasValue())",
     "name a counter with at most 63 lower-case letters, digits and dashes, such as memory or slices",

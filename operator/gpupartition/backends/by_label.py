@@ -16,6 +16,7 @@ from gpupartition.backends.installed import config_problems, mounts
 from gpupartition.domain.backend import Cluster, NodeFacts, Problem
 from gpupartition.domain.effects import Effect
 from gpupartition.domain.entries import Document
+from gpupartition.domain.groups import Group
 
 PREFIX: Final = "gpp-"  # entries of the operator's own are called so, and by their fingerprint
 
@@ -71,7 +72,7 @@ class ByLabel(ABC):
     def software(self, driver: DriverSpec) -> Software:
         """What is installed."""
 
-    def pool_name(self, driver: DriverSpec, node: str) -> str:  # noqa: ARG002
+    def pool_name(self, driver: DriverSpec, node: str, group: Group | None = None) -> str:  # noqa: ARG002
         """The node's name."""
         return node
 

@@ -34,6 +34,7 @@ from gpupartition.domain import fingerprint
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused
 from gpupartition.domain.effects import Effect
 from gpupartition.domain.entries import Document
+from gpupartition.domain.groups import Group
 from gpupartition.domain.others import writer
 from gpupartition.domain.pool import Pool
 from gpupartition.names import DRIVER, FINGERPRINT, LAYOUT
@@ -46,7 +47,7 @@ class ExampleDriver:
 
     label = LAYOUT
 
-    def pool_name(self, driver: DriverSpec, node: str) -> str:  # noqa: ARG002  (the pool is named like the node, whatever the driver)
+    def pool_name(self, driver: DriverSpec, node: str, group: Group | None = None) -> str:  # noqa: ARG002
         """The node's name."""
         return node
 

@@ -37,7 +37,7 @@ def slices_after(
     return [
         {
             "metadata": {"name": f"{driver_name}/{pool_name}/{number:05}"},
-            "spec": {"driver": driver_name, "nodeName": node, "pool": pool, **content},
+            "spec": {"driver": driver_name, **({} if then.group else {"nodeName": node}), "pool": pool, **content},
         }
         for number, content in enumerate(contents)
     ]
@@ -54,7 +54,9 @@ def _contents(kind: DriverType, text: str) -> Sequence[Content]:
 
 def _ours(pool: Pool) -> Sequence[Content]:
     anywhere = {"metadata": {"name": "node", "uid": ""}}
-    target = slices.Target(driver="driver", pool_name="pool", node=anywhere, pool=pool, assignment=None)
+    target = slices.Target(
+        driver="driver", pool_name="pool", nodes=[anywhere], pool=pool, assignment=None, group=pool.group
+    )
     about = {"driver", "nodeName", "pool"}
     return [{k: v for k, v in body["spec"].items() if k not in about} for body in target.bodies(1, "")]
 

@@ -34,7 +34,7 @@ def probe(driver: DriverSpec) -> list[dict[str, Any]]:
     target = Target(
         driver=driver.publish.driver_name,
         pool_name=f"{driver.publish.driver_name}/{_NODE}",
-        node={"metadata": {"name": _NODE, "uid": ""}},
+        nodes=[{"metadata": {"name": _NODE, "uid": ""}}],
         pool=Pool(devices=(device,), counters={"gpu-0": size}),
         assignment=None,
         skips=skips(driver),

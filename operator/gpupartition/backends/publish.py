@@ -1,12 +1,14 @@
-"""A DRA driver name that this operator owns: it writes the ResourceSlices itself, one pool `<driver>/<node>` for each node.
+"""A DRA driver name that this operator owns: it writes the ResourceSlices itself.
 
+One pool `<driver>/<node>` for each node, or one `<driver>/<group>` for all nodes of a group (groups.py).
 The config of a layout is the compiled pool; there are no objects beside the slices. The assignment is the label `gpupartition.dev/layout` on
 the slices, the step an annotation on the first of them, the anchor. A change disturbs only devices that vanish or become something else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, Literal
@@ -20,8 +22,9 @@ from gpupartition.domain import fingerprint
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused, Turn
 from gpupartition.domain.effects import Effect
 from gpupartition.domain.entries import Document
+from gpupartition.domain.groups import HOSTNAME, MAX_NODES, Group, joined
 from gpupartition.domain.inventory import groups_on, numbered
-from gpupartition.domain.layout import compile_pool, product_of
+from gpupartition.domain.layout import compile_pool, product_of, too_much
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.products import unmatched
 from gpupartition.domain.tabled import Tables
@@ -39,9 +42,11 @@ class Publish:
 
     label = ""
 
-    def pool_name(self, driver: DriverSpec, node: str) -> str:
+    def pool_name(self, driver: DriverSpec, node: str, group: Group | None = None) -> str:
         """`<driver>/<node>`: schedulers before 1.36.3 confuse the counters of pools of one name, whatever the driver."""
-        return f"{_spec(driver).driver_name}/{node}"
+        if _spec(driver).multi_node is None:
+            return f"{_spec(driver).driver_name}/{node}"
+        return _pool_of(driver, group) if group is not None and group.leader == node else ""
 
     def driver_name(self, driver: DriverSpec, cluster: Cluster) -> str:  # noqa: ARG002
         """As the spec says."""
@@ -92,18 +97,25 @@ class Publish:
                 problems += refused.problems
         return problems
 
-    def depends(self, driver: DriverSpec, node: Object, look: Callable[[], NodeFacts]) -> tuple[Any, ...]:  # noqa: ARG002
-        """The labels that say which GPUs there are, and the name, of which the pool's is made."""
-        inventory = _spec(driver).inventory.node_labels
-        if inventory is None:
-            return ()
-        labels = node["metadata"].get("labels", {})
-        return node["metadata"]["name"], *(
-            labels.get(key) for key in (inventory.count, inventory.product, inventory.memory)
-        )
+    def depends(self, driver: DriverSpec, node: Object, look: Callable[[], NodeFacts]) -> tuple[Any, ...]:
+        """The labels that say which GPUs there are, and the name, of which the pool's is made. In a group: of all, and what they publish."""
+        spec = _spec(driver)
+        if spec.multi_node is not None:
+            facts = look()
+            members = facts.group.members if facts.group is not None else ()
+            about = tuple((_hostname(member), *_depends(spec, member)) for member in members)
+            return (
+                node["metadata"]["name"],
+                facts.group and replace(facts.group, members=()),
+                about,
+                self._runs(driver, facts),
+            )
+        return _depends(spec, node)
 
     def compile(self, driver: DriverSpec, policy: PolicySpec, facts: NodeFacts, cluster: Cluster) -> Config:  # noqa: ARG002
         """The pool of the node's GPUs under the policy's layouts. Raises Refused."""
+        if _spec(driver).multi_node is not None:
+            return self._of_group(driver, policy, facts)
         name, node = self.pool_name(driver, facts.name), facts.node
         if len(name) > MAX_POOL_NAME:
             raise Refused(
@@ -116,6 +128,39 @@ class Publish:
             )
         return _compiled(_text(_GROUPS, groups_on(_spec(driver).inventory, node)), _text(_LAYOUTS, policy.layouts))
 
+    def _of_group(self, driver: DriverSpec, policy: PolicySpec, facts: NodeFacts) -> Config:
+        """The pool of its group for the node that leads it; for another one nothing of its own, once the group has its pool."""
+        group = _group(driver, facts)
+        config = self._joined(driver, policy, group)
+        if group.leader == facts.name:
+            return config
+        if self._runs(driver, facts) != config.fingerprint:
+            raise Refused(_follows(facts.name, group))
+        return replace(config, assignment=None, pool=Pool())
+
+    def _joined(self, driver: DriverSpec, policy: PolicySpec, group: Group) -> Config:
+        spec, parts, configs = _spec(driver), {}, []
+        assert spec.multi_node is not None, driver
+        layouts = _text(_LAYOUTS, policy.layouts)
+        for member in group.members:
+            configs.append(_compiled(_text(_GROUPS, groups_on(spec.inventory, member)), layouts))
+            parts[str(member["metadata"]["name"])] = configs[-1].pool
+        hosts = {str(member["metadata"]["name"]): _hostname(member) for member in group.members}
+        pool = joined(group.name, spec.multi_node.group_label, parts, hosts, spec.multi_node.sizes)
+        problems = [*_of_hosts(hosts), *too_much(pool)]
+        if problems:
+            raise Refused(*problems)
+        products = frozenset[str]().union(*(each.products for each in configs))
+        unmatched = frozenset.intersection(*(each.unmatched for each in configs)) if configs else frozenset[str]()
+        return replace(_config(pool), products=products, unmatched=unmatched)
+
+    def _runs(self, driver: DriverSpec, facts: NodeFacts) -> str:
+        """The fingerprint of what is offered in the pool of a node's group; "" where it cannot be used."""
+        if facts.group is None:
+            return ""
+        pool, _ = facts.pool(_pool_of(driver, facts.group)).without_retired()
+        return fingerprint.short(fingerprint.of_pool(pool)) if pool.usable else ""
+
     def way_back(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Config:  # noqa: ARG002
         """The pool as it is, whoever wrote it. A pool that the scheduler cannot use says nothing about what should be there."""
         pool, _ = Pool.read(self._present(driver, facts)).without_retired()
@@ -123,15 +168,17 @@ class Publish:
             raise Refused(
                 Problem(
                     reason="NoWayBack",
-                    at=f"pool {self.pool_name(driver, facts.name)}",
+                    at=f"pool {self.pool_name(driver, facts.name, facts.group)}",
                     why=f"the scheduler cannot use it: {pool.problem}",
                     fix="delete its ResourceSlices, or annotate the node with gpupartition.dev/accept-no-rollback",
                 )
             )
-        return _config(pool)
+        return _config(replace(pool, group=facts.group.name) if facts.group is not None else pool)
 
     def observe(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Observation:  # noqa: ARG002
         """Ready when the scheduler can use the pool and nothing of a former one is left; running is what the slices really say."""
+        if facts.group is not None and facts.group.leader != facts.name:
+            return Observation(assignment=None, step="", running=self._runs(driver, facts), ready=True, pool=Pool())
         present = self._present(driver, facts)
         anchor = self._anchor(driver, facts)
         pool, retired = Pool.read(present).without_retired()
@@ -156,6 +203,8 @@ class Publish:
 
     def assign(self, driver: DriverSpec, facts: NodeFacts, to: Assigned, step: str, generation: int) -> Effect | None:
         """The anchor with the step, then the other slices, then away with what is left over. A cancelled step writes nothing."""
+        if not _leads(facts, Pool.from_json(to.pool)):
+            return None
         anchor = self._anchor(driver, facts)
         if anchor is not None and slices.step_of(anchor) == step and slices.assignment_of(anchor) != to.assignment:
             return None
@@ -170,26 +219,30 @@ class Publish:
         """The next write towards what the record says, for slices that were wiped or edited. Where nothing shall be, nothing is left."""
         present = self._present(driver, facts)
         pool = Pool.from_json(current.pool)
+        if not _leads(facts, pool):
+            return None
         if not pool.devices:
             return next((slices.delete(s) for s in reversed(present)), None)
         return slices.next_write(present, self._target(driver, facts, pool, current.assignment), None, generation)
 
     def _present(self, driver: DriverSpec, facts: NodeFacts) -> list[Object]:
-        name, pool = _spec(driver).driver_name, self.pool_name(driver, facts.name)
+        name, pool = _spec(driver).driver_name, self.pool_name(driver, facts.name, facts.group)
         ours = [s for s in facts.slices if s["spec"]["driver"] == name and s["spec"]["pool"]["name"] == pool]
         return sorted(ours, key=lambda s: str(s["metadata"]["name"]))
 
     def _anchor(self, driver: DriverSpec, facts: NodeFacts) -> Object | None:
-        name = slices.slice_name(_spec(driver).driver_name, facts.name, 0)
+        unit = facts.group.name if facts.group is not None else facts.name
+        name = slices.slice_name(_spec(driver).driver_name, unit, 0)
         return next((s for s in self._present(driver, facts) if s["metadata"]["name"] == name), None)
 
     def _target(self, driver: DriverSpec, facts: NodeFacts, pool: Pool, assignment: str | None) -> Target:
         return Target(
             driver=_spec(driver).driver_name,
-            pool_name=self.pool_name(driver, facts.name),
-            node=facts.node,
+            pool_name=self.pool_name(driver, facts.name, facts.group),
+            nodes=[facts.node] if facts.group is None else facts.group.members,
             pool=pool,
             assignment=assignment,
+            group=facts.group.name if facts.group is not None else "",
             skips=slices.skips(driver),
         )
 
@@ -202,6 +255,101 @@ def _spec(driver: DriverSpec) -> PublishSpec:
     if driver.publish is None:
         raise AssertionError(f"driver of type {driver.type} has no spec.publish: {driver}")
     return driver.publish
+
+
+def _pool_of(driver: DriverSpec, group: Group) -> str:
+    return f"{_spec(driver).driver_name}/{group.name}"
+
+
+def _hostname(node: Object) -> str:
+    return str(node["metadata"].get("labels", {}).get(HOSTNAME, ""))
+
+
+def _depends(spec: PublishSpec, node: Object) -> tuple[Any, ...]:
+    inventory, name = spec.inventory.node_labels, node["metadata"]["name"]
+    if inventory is None:
+        return (name,) if spec.multi_node is not None else ()
+    labels = node["metadata"].get("labels", {})
+    return name, *(labels.get(key) for key in (inventory.count, inventory.product, inventory.memory))
+
+
+def _leads(facts: NodeFacts, pool: Pool) -> bool:
+    """Whether the pool is its node's to write: of a group's, only what the record of the node that leads it has."""
+    return facts.group is None or (facts.group.leader == facts.name and facts.group.name == pool.group)
+
+
+def _group(driver: DriverSpec, facts: NodeFacts) -> Group:
+    """The group of a node that is in one. Raises Refused: that node is left out."""
+    spec, group = _spec(driver).multi_node, facts.group
+    assert spec is not None, driver
+    label, at = spec.group_label, f"node {facts.name}"
+    if group is None:
+        raise Refused(
+            Problem(
+                reason="NoGroup",
+                at=at,
+                why=f"its label {label} does not say to which group it belongs",
+                fix=f"label it with {label}: the name of a group, of lower-case letters, digits, dots and dashes",
+                of_node=True,
+            )
+        )
+    if group.skipped:
+        raise Refused(
+            Problem(
+                reason="SkipRequested",
+                at=at,
+                why=f"node {group.skipped} of its group is left alone, so all of it is",
+                fix="remove the label gpupartition.dev/skip from that node",
+                of_node=True,
+            )
+        )
+    if group.kept_out:
+        raise Refused(
+            Problem(
+                reason="NotInGroup",
+                at=at,
+                why=group.kept_out,
+                fix="it joins as soon as that is over",
+                of_node=True,
+                passing=True,
+            )
+        )
+    if len(group.members) > MAX_NODES:
+        raise Refused(
+            Problem(
+                reason="GroupTooLarge",
+                at=at,
+                why=f"{len(group.members)} nodes are labelled {label}: {group.name}, and a pool has counters for {MAX_NODES}",
+                fix="make smaller groups",
+                of_node=True,
+            )
+        )
+    return group
+
+
+def _follows(node: str, group: Group) -> Problem:
+    return Problem(
+        reason="FollowsNode",
+        at=f"node {node}",
+        why=f"its GPUs are in the pool of group {group.name}, which node {group.leader} brings to what is wanted",
+        fix=f"look at that one: kubectl get gpn {group.leader}",
+        of_node=True,
+        passing=True,
+    )
+
+
+def _of_hosts(hosts: Mapping[str, str]) -> Iterator[Problem]:
+    """A device over some nodes finds them by their label: each has to have one, and of its own."""
+    shared = Counter(hosts.values())
+    for node, host in hosts.items():
+        if not host or shared[host] > 1:
+            yield Problem(
+                reason="NoHostname",
+                at=f"node {node}",
+                why=f"its label {HOSTNAME} is {repr(host) + ', as that of another node' if host else 'missing'}",
+                fix="let its kubelet write it, or write one that no other node has",
+                of_node=True,
+            )
 
 
 def _config(pool: Pool) -> Config:

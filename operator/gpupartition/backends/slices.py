@@ -18,7 +18,7 @@ from gpupartition.domain import fingerprint, quantity
 from gpupartition.domain.backend import Object
 from gpupartition.domain.effects import CreateSlice, DeleteSlice, Effect, PutSlice
 from gpupartition.domain.pool import Amounts, Device, Pool
-from gpupartition.names import FINGERPRINT, LAYOUT, STEP, TAINT_KEY
+from gpupartition.names import FINGERPRINT, LAYOUT, NODE_GROUP, STEP, TAINT_KEY
 
 # k8s.io/api resource/v1 types.go, 1.35 to 1.37: ResourceSliceMaxCounterSets, ResourceSliceMaxDevicesWithAdvancedFeatures.
 MAX_COUNTER_SETS: Final = 8
@@ -27,15 +27,24 @@ MAX_DEVICES: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a node shall publish: the pool, the driver's and the pool's name, the assignment that the slices are labelled with."""
+    """What shall be published: the pool, the driver's and the pool's name, the assignment that the slices are labelled with.
+
+    For one node, or for all `nodes` of a group. A slice goes when the last of them has gone.
+    """
 
     driver: str
     pool_name: str
-    node: Object
+    nodes: Sequence[Object]
     pool: Pool
+    group: str = ""
     assignment: str | None
     skips: bool = False
     """Whether the kubelet starts pods without asking a node plugin."""
+
+    @property
+    def unit(self) -> str:
+        """Whose pool it is, as the names of its slices say it."""
+        return self.group or str(self.nodes[0]["metadata"]["name"])
 
     def bodies(self, generation: int, step: str) -> list[dict[str, Any]]:
         """All slices at this generation, the anchor first. Only the anchor carries the step and the whole fingerprint."""
@@ -45,23 +54,32 @@ class Target:
         return bodies
 
     def _body(self, number: int, content: Mapping[str, Any], generation: int, count: int) -> dict[str, Any]:
-        node = self.node["metadata"]
+        labels = {LAYOUT: self.assignment} if self.assignment is not None else {}
+        owners = [node["metadata"] for node in self.nodes]
         return {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceSlice",
             "metadata": {
-                "name": slice_name(self.driver, node["name"], number),
-                "labels": {LAYOUT: self.assignment} if self.assignment is not None else {},
-                "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node["name"], "uid": node["uid"]}],
+                "name": slice_name(self.driver, self.unit, number),
+                "labels": labels | ({NODE_GROUP: self.group} if self.group else {}),
+                "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "Node", "name": owner["name"], "uid": owner["uid"]} for owner in owners
+                ],
             },
             "spec": {
                 "driver": self.driver,
-                "nodeName": node["name"],
+                **self._where(content),
                 "pool": {"name": self.pool_name, "generation": generation, "resourceSliceCount": count},
                 **({"skipNodeOperations": ["*"]} if self.skips else {}),
                 **content,
             },
         }
+
+    def _where(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        """For which nodes the slice counts. Each device of a group says so itself; every slice has to say something."""
+        if not self.group:
+            return {"nodeName": self.unit}
+        return {"perDeviceNodeSelection" if "devices" in content else "allNodes": True}
 
 
 def skips(driver: DriverSpec) -> bool:
@@ -69,13 +87,13 @@ def skips(driver: DriverSpec) -> bool:
     return driver.publish is not None and driver.publish.node_operations is NodeOperations.SKIP
 
 
-def slice_name(driver: str, node: str, number: int) -> str:
+def slice_name(driver: str, unit: str, number: int) -> str:
     """Fixed, so that creating a slice twice is a conflict, and in the order in which the scheduler tries them.
 
     The hash keeps driver `a` on node `b-c` apart from driver `a-b` on node `c`, and long names apart when they are cut (253 characters).
     """
-    mark = hashlib.sha256(f"{driver}/{node}".encode()).hexdigest()[:8]
-    return f"{driver}-{node}"[:237].rstrip("-.") + f"-{mark}-{number:05d}"
+    mark = hashlib.sha256(f"{driver}/{unit}".encode()).hexdigest()[:8]
+    return f"{driver}-{unit}"[:237].rstrip("-.") + f"-{mark}-{number:05d}"
 
 
 def next_write(present: Sequence[Object], target: Target, step: str | None, generation: int) -> Effect | None:
@@ -85,8 +103,7 @@ def next_write(present: Sequence[Object], target: Target, step: str | None, gene
     least at which a change may begin.
     """
     there = {s["metadata"]["name"]: s for s in present}
-    node = target.node["metadata"]["name"]
-    anchor = there.get(slice_name(target.driver, node, 0))
+    anchor = there.get(slice_name(target.driver, target.unit, 0))
     if anchor is not None and step in (None, step_of(anchor)):
         begun_at = _generation(anchor)
         wanted = {str(body["metadata"]["name"]): body for body in target.bodies(begun_at, step_of(anchor))}
@@ -102,8 +119,7 @@ def next_write(present: Sequence[Object], target: Target, step: str | None, gene
 
 def use_up(present: Sequence[Object], target: Target, step: str) -> Effect | None:
     """Write the step and nothing else. Where there is no anchor, an empty one: that offers nothing, like a pool without its anchor."""
-    node = target.node["metadata"]["name"]
-    anchor = next((s for s in present if s["metadata"]["name"] == slice_name(target.driver, node, 0)), None)
+    anchor = next((s for s in present if s["metadata"]["name"] == slice_name(target.driver, target.unit, 0)), None)
     if anchor is None:
         above = max([1, *(_generation(s) + 1 for s in present)])
         return CreateSlice(body=target.bodies(above, step)[0])
@@ -210,7 +226,7 @@ def _device(device: Device) -> dict[str, Any]:
         body["allowMultipleAllocations"] = True
     if device.retired:
         body["taints"] = [{"key": TAINT_KEY, "value": "retired", "effect": "NoSchedule"}]
-    return body
+    return body | dict(device.place)
 
 
 def _amounts(amounts: Amounts) -> dict[str, dict[str, Any]]:

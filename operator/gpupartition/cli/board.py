@@ -16,6 +16,7 @@ from gpupartition.domain.allocator.shares import DeviceId, Held
 from gpupartition.domain.allocator.taints import tainted
 from gpupartition.domain.asks import Key, is_allocated, key_of, results_of
 from gpupartition.domain.fit import Floor
+from gpupartition.domain.groups import Group
 from gpupartition.domain.plan import PoolPlan
 from gpupartition.domain.pool import Pool
 from gpupartition.kube import Object
@@ -46,7 +47,9 @@ class _Changing:
 
     def __init__(self, driver: Driver, plan: PoolPlan) -> None:
         self.driver, self.plan = driver, plan
-        self.place: Final[Place] = driver.driver_name, driver.backend.pool_name(driver.spec, plan.node)
+        names = (pool.group for pool in (plan.wanted, plan.once_free, plan.after) if pool is not None and pool.group)
+        group = next((Group(name=name, leader=plan.node) for name in names), None)
+        self.place: Final[Place] = driver.driver_name, driver.backend.pool_name(driver.spec, plan.node, group)
         self.present: Final[list[Object]] = []
         self._gone: Final[dict[int, Collection[str]]] = {}
 

@@ -173,12 +173,19 @@ async def _kinds(client: Client, _: Settings) -> list[Found]:
 async def _drivers(client: Client, settings: Settings) -> list[Found]:
     """Who publishes GPUs, and what is wrong with the drivers that are written down."""
     from gpupartition.backends.recognised import publishes_gpus, recognised
+    from gpupartition.cli.cluster import published_on
     from gpupartition.domain.adoption import LeftOut
     from gpupartition.kinds import DRIVERS
     from gpupartition.kube import DAEMON_SETS, RESOURCE_SLICES
 
-    slices = [s["spec"] for s in (await client.list(RESOURCE_SLICES)).items if s["spec"].get("nodeName")]
-    nodes = Counter(driver for driver, _ in {(s["driver"], s["nodeName"]) for s in slices})
+    nodes = Counter(
+        driver
+        for driver, _ in {
+            (body["spec"]["driver"], node)
+            for body in (await client.list(RESOURCE_SLICES)).items
+            for node in published_on(body["spec"])
+        }
+    )
     has_kinds = DRIVERS.plural in await _resources(client, API_VERSION)
     bodies = (await client.list(DRIVERS)).items if has_kinds else []
     found, known = await _written(client, settings, bodies, nodes) if bodies else ([], set())

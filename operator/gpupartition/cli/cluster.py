@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from kubernetes.aio.config import ConfigException
 
@@ -61,3 +62,9 @@ def _explain(error: ApiError) -> str:
 def _role(error: Forbidden) -> str:
     reads = error.what.startswith(("get ", "list ", "watch "))
     return f"the ClusterRole gpupartition-{'plan (manifests/base/planner.yaml)' if reads else 'operate (manifests/base/operate.yaml)'}"
+
+
+def published_on(spec: Mapping[str, Any]) -> set[str]:
+    """The nodes that devices of a ResourceSlice are on, as far as it names them."""
+    names = {spec.get("nodeName"), *(device.get("nodeName") for device in spec.get("devices") or ())}
+    return {str(name) for name in names if name}

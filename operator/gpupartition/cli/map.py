@@ -71,7 +71,7 @@ async def run(options: argparse.Namespace) -> int:
 async def look(client: Client, node: str = "", selector: str = "") -> list[NodeMap]:
     """Every pool of GPUs, by driver and node, or those of one node. Raises Unusable where there is no such node, and ApiError."""
     from gpupartition.backends.recognised import publishes_gpus
-    from gpupartition.cli.cluster import taint_rules
+    from gpupartition.cli.cluster import published_on, taint_rules
     from gpupartition.domain.gpumap import read
     from gpupartition.kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, NotFound
 
@@ -80,19 +80,26 @@ async def look(client: Client, node: str = "", selector: str = "") -> list[NodeM
             await client.get(NODES, node)
         except NotFound:
             raise Unusable(f"there is no node {node}; kubectl get nodes names those that there are") from None
-    mine = f"spec.nodeName={node}" if node else ""
-    slices, claims, rules = await asyncio.gather(
-        client.list(RESOURCE_SLICES, field_selector=mine), client.list(RESOURCE_CLAIMS), taint_rules(client)
+    shared = "spec.nodeName="  # what is published for several nodes
+    of_nodes = [f"spec.nodeName={node}", shared] if node else [""]
+    listed, claims, rules = await asyncio.gather(
+        asyncio.gather(*(client.list(RESOURCE_SLICES, field_selector=mine) for mine in of_nodes)),
+        client.list(RESOURCE_CLAIMS),
+        taint_rules(client),
     )
     chosen: set[str] | None = {node} if node else None
     if selector:
         selected = {each["metadata"]["name"] for each in (await client.list(NODES, label_selector=selector)).items}
         chosen = selected if chosen is None else selected & chosen
     pools: dict[tuple[str, str, str], list[Object]] = {}
-    for each in slices.items:
-        spec = each["spec"]
-        if spec.get("nodeName") and publishes_gpus(spec["driver"]) and (chosen is None or spec["nodeName"] in chosen):
-            pools.setdefault((spec["driver"], spec["nodeName"], spec["pool"]["name"]), []).append(each)
+    slices = [each for some in listed for each in some.items if publishes_gpus(each["spec"]["driver"])]
+    on: dict[tuple[str, str], set[str]] = {}
+    for spec in (each["spec"] for each in slices):
+        on.setdefault((spec["driver"], spec["pool"]["name"]), set()).update(published_on(spec))
+    for each in slices:
+        driver, pool = each["spec"]["driver"], each["spec"]["pool"]["name"]
+        for name in on[driver, pool] if chosen is None else on[driver, pool] & chosen:
+            pools.setdefault((driver, name, pool), []).append(each)
     taken: dict[tuple[str, str], list[Object]] = {}
     for claim in claims.items:
         allocated = claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())

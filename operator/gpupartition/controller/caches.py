@@ -12,6 +12,9 @@ from typing import Any
 
 from gpupartition import names
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record
+from gpupartition.domain.groups import on_nodes
+from gpupartition.domain.leading import led, nodes_led
+from gpupartition.domain.pool import Pool
 from gpupartition.domain.suspension import Suspension, of_freeze
 from gpupartition.kube import (
     CONFIG_MAPS,
@@ -67,13 +70,17 @@ class Caches:
             trim_slice,
             self._slice_changed,
             page=50,
-            indexes={"node": _slice_node, "not ours": _slice_of_a_plugin},
+            indexes={"node": _slice_node, "not ours": _slice_of_a_plugin, "group": _slice_group, "on": _slice_on},
         )
         self.claims = Reflector(
             client, RESOURCE_CLAIMS, claim or trim_claim, self._claim_changed, indexes={"pool": claim_pools}
         )
         self.records = Reflector(
-            client, NODE_STATES, Record.read, lambda name, _, __: on_node(name), indexes={"policy": _record_policy}
+            client,
+            NODE_STATES,
+            Record.read,
+            lambda name, _, __: on_node(name),
+            indexes={"policy": _record_policy, "group": _record_group, "on": _record_on},
         )
         self.freeze = Reflector(
             client,
@@ -174,21 +181,24 @@ class Caches:
         await _complete(self._config_maps[key], namespace)
         return next(iter(self._config_maps[key].values()), None)
 
-    def slices_on(self, node: str, driver_name: str) -> list[Object]:
-        """The ResourceSlices of a DRA driver on a node."""
-        return [s for s in self.slices.by("node", node) if s["spec"]["driver"] == driver_name]
+    def slices_on(self, node: str, driver_name: str, group: str = "") -> list[Object]:
+        """The ResourceSlices of a DRA driver on a node, or for all nodes of its group."""
+        found = self.slices.by("group", group) if group else self.slices.by("node", node)
+        return [s for s in found if s["spec"]["driver"] == driver_name]
 
     def pods(self, namespace: str, node: str) -> list[Object]:
         """Driver pods on a node; none while the namespace is not known yet."""
         return list(self._namespaces[namespace][2].by("node", node)) if namespace in self._namespaces else []
 
     def _slice_changed(self, _: str, old: Object | None, new: Object | None) -> None:
-        for node in {n for o in (old, new) if o for n in _slice_node(o)}:
+        for node in {n for o in (old, new) if o for n in (*_slice_node(o), *_slice_owners(o))}:
             self._on_node(node)
 
     def _claim_changed(self, _: str, old: Object | None, new: Object | None) -> None:
         for pool in {p for o in (old, new) if o for p in claim_pools(o)}:
-            self._on_node(pool.rpartition("/")[2])  # pools are named after their node, or <driver>/<node>
+            unit = pool.rpartition("/")[2]  # pools are named after their node, or <driver>/<node>, or <driver>/<group>
+            for node in {unit, *(record.name for record in self.records.by("group", unit))}:
+                self._on_node(node)
 
     def _rule_changed(self, _: str, old: Object | None, new: Object | None) -> None:
         for node in {n for o in (old, new) if o for n in _rule_node(o)}:
@@ -233,8 +243,8 @@ def trim_node(body: Object) -> Object:
 
 
 def trim_slice(body: Object) -> Object | None:
-    """Slices that belong to a node; multi-node pools are nobody's here."""
-    return trim(body) if body["spec"].get("nodeName") else None
+    """Slices that belong to a node, or to a group of ours; the pools that others publish for several nodes are nobody's here."""
+    return trim(body) if body["spec"].get("nodeName") or _slice_group(body) else None
 
 
 def trim_claim(body: Object) -> Object | None:
@@ -273,11 +283,29 @@ def trim_pod(body: Object) -> Object:
 def _slice_of_a_plugin(body: Object) -> Iterable[str]:
     """The driver, unless the pool is named as this operator names the pools that it publishes itself."""
     spec = body["spec"]
-    return () if spec["pool"]["name"] == f"{spec['driver']}/{spec['nodeName']}" else (str(spec["driver"]),)
+    units = (spec.get("nodeName", ""), *_slice_group(body))
+    return () if spec["pool"]["name"] in {f"{spec['driver']}/{unit}" for unit in units} else (str(spec["driver"]),)
 
 
 def _slice_node(body: Object) -> Iterable[str]:
-    return (str(body["spec"]["nodeName"]),)
+    name = body["spec"].get("nodeName")
+    return (str(name),) if name else ()
+
+
+def _slice_group(body: Object) -> Iterable[str]:
+    """The group of nodes whose pool it is a part of."""
+    name = body["metadata"].get("labels", {}).get(names.NODE_GROUP)
+    return (str(name),) if name and not body["spec"].get("nodeName") else ()
+
+
+def _slice_on(body: Object) -> Iterable[str]:
+    """The keys of the nodes that devices of a group's pool are on."""
+    return on_nodes(Pool.read([body])) if _slice_group(body) else ()
+
+
+def _slice_owners(body: Object) -> Iterable[str]:
+    """The nodes of the group whose pool it is a part of."""
+    return [str(owner["name"]) for owner in body["metadata"].get("ownerReferences", ()) if _slice_group(body)]
 
 
 def _rule_node(body: Object) -> Iterable[str]:
@@ -292,6 +320,15 @@ def claim_pools(body: Object) -> Iterable[str]:
 
 def _record_policy(record: Record) -> Iterable[str]:
     return (record.spec.policy_ref.name,)
+
+
+def _record_group(record: Record) -> Iterable[str]:
+    group = led(record.state)
+    return (group,) if group else ()
+
+
+def _record_on(record: Record) -> Iterable[str]:
+    return nodes_led(record.state)
 
 
 def _node_ready(body: Object) -> Iterable[str]:

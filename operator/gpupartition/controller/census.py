@@ -26,8 +26,9 @@ class Census:
         common = self._stocks.common(driver.name, driver.driver_name, nodes=len(caches.nodes.values()))
 
         def look(node: str) -> Stock:
-            slices = tuple(caches.slices.by("node", node))
-            claims = tuple(caches.claims.by("pool", driver.backend.pool_name(driver.spec, node)))
+            pool = driver.backend.pool_name(driver.spec, node, scope.groups.get(node))
+            slices = _published(caches, driver, scope, node) if pool else ()
+            claims = tuple(caches.claims.by("pool", pool))
             return self._stocks.of(node, (common, *slices, *claims), lambda: _stock(driver, slices, claims))
 
         return by_profile(map(look, scope.nodes))
@@ -47,22 +48,24 @@ class Census:
         if record is not None and record.state.phase is Phase.UP_TO_DATE:
             target = record.state.target
             return target is not None and target.fingerprint == wanted.fingerprint
-        slices = tuple(self._caches.slices.by("node", name))
+        slices = _published(self._caches, driver, scope, name)
         pods = [p for n in driver.backend.namespaces(driver.spec) for p in self._caches.pods(n, name)]
         objects = (common, wanted, node, *slices, *pods)
-        return self._runs.of(name, objects, lambda: _has(driver, wanted, node, slices, pods))
+        return self._runs.of(name, objects, lambda: _has(scope, wanted, node, slices, pods))
+
+
+def _published(caches: Caches, driver: Driver, scope: Scope, node: str) -> tuple[Object, ...]:
+    group = scope.groups.get(node)
+    return tuple(caches.slices_on(node, driver.driver_name, group.name if group is not None else ""))
 
 
 def _stock(driver: Driver, slices: tuple[Object, ...], claims: tuple[Object, ...]) -> Stock:
-    return stock_of(_of_driver(driver, slices), claims, driver=driver.driver_name)
+    return stock_of(slices, claims, driver=driver.driver_name)
 
 
-def _has(driver: Driver, wanted: Config, node: Object, slices: tuple[Object, ...], pods: list[Object]) -> bool:
+def _has(scope: Scope, wanted: Config, node: Object, slices: tuple[Object, ...], pods: list[Object]) -> bool:
     """Whether a node publishes and runs what is wanted."""
-    facts = NodeFacts(node=node, slices=_of_driver(driver, slices), pods=pods)
+    driver = scope.driver
+    facts = NodeFacts(node=node, slices=slices, pods=pods, group=scope.groups.get(node["metadata"]["name"]))
     seen = driver.backend.observe(driver.spec, facts, driver.cluster)
     return seen.running == wanted.fingerprint and seen.pool.equals(wanted.pool)
-
-
-def _of_driver(driver: Driver, slices: tuple[Object, ...]) -> list[Object]:
-    return [s for s in slices if s["spec"]["driver"] == driver.driver_name]

@@ -10,6 +10,7 @@ from gpupartition.controller.intent import Driver, Intent, Policy, revert
 from gpupartition.controller.records import Record
 from gpupartition.domain.backend import Config, NodeFacts, Observation, Refused
 from gpupartition.domain.entries import used, written
+from gpupartition.domain.leading import led
 from gpupartition.domain.retiring import published
 from gpupartition.domain.world import AT_REST, State
 from gpupartition.kube import Object
@@ -42,7 +43,7 @@ def way_back_of(
     """What brings a node back to what it is now, and why there is nothing that does."""
     if facts is None:
         return None, "the node is gone"
-    current = state.current
+    current = state.current if facts.group is None or led(state) == facts.group.name else None
     if current is not None and observed.running != current.fingerprint:
         restored = driver.backend.repair(driver.spec, facts, published(state, current), state.generation)
         if restored is not None:  # slices of our own were wiped or edited: back is where they would be restored to

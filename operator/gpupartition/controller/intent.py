@@ -23,6 +23,7 @@ from gpupartition.api.v1alpha1 import (
 )
 from gpupartition.backends import BACKENDS
 from gpupartition.controller.caches import Caches, MayNotRead
+from gpupartition.controller.groups import Groups
 from gpupartition.controller.probe import Probe
 from gpupartition.domain import windows
 from gpupartition.domain.backend import Backend, Cluster, Config, NodeFacts, Problem, Refused, Turn
@@ -187,6 +188,7 @@ class Intents:
         self._caches = caches
         self._probe = probe
         self._operates = operates
+        self.groups = Groups(caches)
         self._compiled: dict[tuple[Any, ...], Config | Refused] = {}
 
     async def driver(self, body: Object) -> Driver:
@@ -256,7 +258,7 @@ class Intents:
         problems = policy.problems + driver.problems
         if problems or policy.spec is None:
             return Intent(wanted=None, refused=True, problems=problems)
-        look = partial(self.facts, driver, node, state)
+        look = partial(self.facts, driver, policy, node, state)
         key = (*driver.key, policy.uid, policy.generation, driver.backend.depends(driver.spec, node, look))
         found = self._compiled.get(key)
         if found is None:
@@ -273,10 +275,12 @@ class Intents:
             return Intent(wanted=None, refused=True, problems=found.problems)
         return Intent(wanted=found)
 
-    def facts(self, driver: Driver, node: Object, state: NodeStateStatus | None) -> NodeFacts:
+    def facts(self, driver: Driver, policy: Policy, node: Object, state: NodeStateStatus | None) -> NodeFacts:
         """A node as the caches know it; `state` is what its record says, if it has one."""
-        slices = self._caches.slices_on(node["metadata"]["name"], driver.driver_name)
-        return NodeFacts(node=node, slices=slices, known=known(state))
+        group = self.groups.of(driver, policy, node, state)
+        name = group.name if group is not None else ""
+        slices = self._caches.slices_on(node["metadata"]["name"], driver.driver_name, name)
+        return NodeFacts(node=node, slices=slices, known=known(state), group=group)
 
 
 def known(state: NodeStateStatus | None) -> Pool:

@@ -13,6 +13,7 @@ from gpupartition.controller.records import Record
 from gpupartition.controller.remembered import Remembered
 from gpupartition.domain.admission import Standing
 from gpupartition.domain.backend import Problem, Turn
+from gpupartition.domain.groups import Group
 from gpupartition.domain.others import at_work, skips
 from gpupartition.domain.products import hint
 from gpupartition.domain.recovery import restarted_since
@@ -50,6 +51,7 @@ class Scope:
     intents: dict[str, Intent]
     problems: tuple[Problem, ...]
     records: dict[str, Record]
+    groups: dict[str, Group | None]
 
     @property
     def stopped(self) -> str:
@@ -105,11 +107,10 @@ def read_scope(
             rivalry |= {holder.spec.policy_ref.name} - {""} if holder is not None else claimants
             continue
         nodes[name] = node
-        intent = compiled[name] = intents.compile(
-            driver, policy, node, records[name].state if name in records else None
-        )
+        intent = compiled[name] = intents.compile(driver, policy, node, _state(records.get(name)))
         problems += [p for p in intent.problems if p not in problems]
     problems += [p for p in driver.problems if p not in problems]
+    groups = {n: intents.groups.of(driver, policy, node, _state(records.get(n))) for n, node in nodes.items()}
     return Scope(
         body=body,
         policy=policy,
@@ -121,7 +122,12 @@ def read_scope(
         intents=compiled,
         problems=tuple(problems),
         records=records,
+        groups=groups,
     )
+
+
+def _state(record: Record | None) -> NodeStateStatus | None:
+    return record.state if record is not None else None
 
 
 class Standings:
@@ -171,6 +177,7 @@ def standing(scope: Scope, name: str, record: Record | None, node: Object | None
     reverts = record is not None and scope.reverts(record)
     skip = node is not None and skips(node)
     told = record is None or not record.unreadable
+    shares = scope.groups.get(name) is not None  # no kubelet wipes such a pool, and the other nodes go on
     return Standing(
         node=name,
         uid=uid,
@@ -187,7 +194,7 @@ def standing(scope: Scope, name: str, record: Record | None, node: Object | None
         ready=node is not None and condition(node, "Ready") == "True",
         ignored=is_ignored(node, absence.of(scope.policy)),
         initial=alive and not scope.gives_up(name) and not state.blockers and _is_new(scope, state, node),
-        lost=_lost(state, node, absence) if alive and not skip and not scope.gives_up(name) else None,
+        lost=_lost(state, node, absence) if alive and not skip and not scope.gives_up(name) and not shares else None,
         recovering=state.recovering,
         at_work=at_work(node) if node is not None else "",
         attempts=state.attempts,

@@ -28,6 +28,7 @@ from gpupartition.domain.plan import Plan
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.rollout import Rollout
 from gpupartition.kube import RESOURCE_SLICES, Client, Conflict, NotFound, Object
+from gpupartition.names import NODE_GROUP
 from gpupartition.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -160,13 +161,16 @@ class Summary:
         driver, published = scope.driver, defaultdict[str, list[Object]](list)
         selector = f"spec.driver={driver.driver_name}"
         for body in (await self._client.list(RESOURCE_SLICES, field_selector=selector)).items:
-            published[body["spec"].get("nodeName", "")].append(body)
+            labels = body["metadata"].get("labels", {})
+            published[body["spec"].get("nodeName") or labels.get(NODE_GROUP, "")].append(body)
         astray = []
         for name, node in scope.nodes.items():
             record = scope.records.get(name)
             if record is None or record.state.phase is not Phase.UP_TO_DATE or record.state.target is None:
                 continue
-            facts = NodeFacts(node=node, slices=published[name], pods=[])
+            group = scope.groups.get(name)
+            unit = group.name if group is not None else name
+            facts = NodeFacts(node=node, slices=published[unit], pods=[], group=group)
             seen = driver.backend.observe(driver.spec, facts, driver.cluster)
             if not seen.pool.same_shape(Pool.from_json(record.state.target.pool)) and record.state.reason != DEGRADED:
                 astray.append(name)

@@ -38,6 +38,7 @@ from gpupartition.controller.facts import (
     stands,
     way_back_of,
 )
+from gpupartition.controller.groups import in_the_way
 from gpupartition.controller.intent import NOTHING, Driver, Intent, Intents, Policy, known, revert
 from gpupartition.controller.occupants import EVICTING, Occupants, Seen
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record
@@ -45,6 +46,7 @@ from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.domain.ahead import ahead
 from gpupartition.domain.backend import Config, NodeFacts, Observation
 from gpupartition.domain.entries import identity, is_entry
+from gpupartition.domain.groups import Group
 from gpupartition.domain.holders import Holder, holders
 from gpupartition.domain.lifecycle import ABANDONED
 from gpupartition.domain.others import at_work, skips
@@ -70,11 +72,29 @@ from gpupartition.kube import (
 # Phases in which the holders decide something; elsewhere the whole cluster's claims need not be listed.
 HOLDERS_MATTER = frozenset({Phase.DRAINING, Phase.APPLYING, Phase.ROLLING_BACK})
 _BEFORE = frozenset({Phase.ADMITTED, Phase.QUIESCING, Phase.DRAINING})  # nothing of the node has been changed yet
+_BEGINNING = AT_REST | {
+    Phase.ADMITTED,
+    Phase.DRAINING,
+    Phase.APPLYING,
+}  # a group's pool may be written for the first time
 NOBODY = Observation(assignment=None, step="", running="", ready=False, pool=Pool())
 
 
 class Moved(Exception):  # noqa: N818  (reads as what happened)
     """Something changed while it was being read: look again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What there is of a node beside its record, and who has its pool."""
+
+    node: Object | None
+    group: Group | None
+    slices: list[Object]
+    pods: list[Object]
+    rule: Object | None
+    claims: list[Object]
+    elsewhere: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,20 +145,24 @@ class Reader:
 
     async def look(self, record: Record, driver: Driver, driver_body: Object, policy: Policy | None) -> Reading:
         """Read the node of this record from the caches alone."""
-        name = record.name
+        name, node = record.name, self._caches.nodes.get(record.name)
         rule_name = names.taint_rule(name, record.spec.node_uid)
-        pool = driver.backend.pool_name(driver.spec, name)
+        group = self._intents.groups.of(driver, policy, node, record.state)
+        pool = driver.backend.pool_name(driver.spec, name, group)
         return await self._reading(
             body={"metadata": {"name": name}},
             record=record,
             driver_body=driver_body,
             driver=driver,
             policy=policy,
-            node=self._caches.nodes.get(name),
-            slices=self._caches.slices_on(name, driver.driver_name),
-            pods=await self._pods(driver, name, live=False),
-            rule=self._caches.rule(rule_name),
-            claims=list(self._caches.claims.by("pool", pool)),
+            found=_Found(
+                node=node,
+                group=group,
+                slices=self._caches.slices_on(name, driver.driver_name, group.name if group else ""),
+                pods=await self._pods(driver, name, live=False),
+                rule=self._caches.rule(rule_name),
+                claims=list(self._caches.claims.by("pool", pool)),
+            ),
             live=False,
         )
 
@@ -150,7 +174,8 @@ class Reader:
         name, copy = known.name, drivers.get(known.spec.driver) or await self._client.get(DRIVERS, known.spec.driver)
         driver = await self._intents.driver(copy)
         ours = _are_ours(driver)
-        before = await self._objects(known, driver, slices=ours)
+        shared = self._intents.groups.name(driver, self._caches.nodes.get(name), known.state)
+        before = await self._objects(known, driver, shared, slices=ours)
         body = await self._client.get(NODE_STATES, name)
         record = Record.read(body)
         # A list is answered once the server's copy has caught up with all that was just written, which takes longer than the rest of a turn.
@@ -158,7 +183,7 @@ class Reader:
         policy_body, driver_body, after, pods = await asyncio.gather(
             self._maybe(POLICIES, record.spec.policy_ref.name),
             self._client.get(DRIVERS, record.spec.driver),
-            self._objects(known, driver, slices=live),
+            self._objects(known, driver, shared, slices=live),
             self._pods(driver, name, live=live),
         )
         if record.spec != known.spec or _versions(before) != _versions(after, slices=ours):
@@ -167,36 +192,46 @@ class Reader:
             drivers[known.spec.driver] = driver_body
             raise Moved(name)
         node, rule, slices = after if live else (*after[:2], self._caches.slices_on(name, driver.driver_name))
+        policy = Policy.read(policy_body) if policy_body else None
+        if self._intents.groups.name(driver, node, record.state) != shared:
+            raise Moved(name)
+        group = self._intents.groups.of(driver, policy, node, record.state)
+        pool = driver.backend.pool_name(driver.spec, name, group)
         ledger = DriverStatus.model_validate(driver_body.get("status", {})).in_flight
         beginning = record.state.phase in AT_REST and grant_of(ledger, name) is not None
         ends_a_plugin = record.state.phase is Phase.FAILED and record.state.restart is not None
         retires = record.state.phase in AT_REST and bool(record.state.retiring)
         if record.state.phase in HOLDERS_MATTER or beginning or ends_a_plugin or retires:
-            claims = await self._claims(driver.backend.pool_name(driver.spec, name))
+            claims = await self._claims(pool)
         else:
-            claims = list(self._caches.claims.by("pool", driver.backend.pool_name(driver.spec, name)))
+            claims = list(self._caches.claims.by("pool", pool))
+        leads = group is not None and group.leader == name and record.state.phase in _BEGINNING
         return await self._reading(
             body=body,
             record=record,
             driver_body=driver_body,
             driver=driver,
-            policy=Policy.read(policy_body) if policy_body else None,
-            node=node,
-            slices=slices,
-            pods=pods,
-            rule=rule,
-            claims=claims,
+            policy=policy,
+            found=_Found(
+                node=node,
+                group=group,
+                slices=slices,
+                pods=pods,
+                rule=rule,
+                claims=claims,
+                elsewhere=await in_the_way(self._client, driver, record) if leads else "",
+            ),
             live=True,
         )
 
     async def _objects(
-        self, known: Record, driver: Driver, *, slices: bool
+        self, known: Record, driver: Driver, group: str, *, slices: bool
     ) -> tuple[Object | None, Object | None, list[Object]]:
         name = known.name
         return await asyncio.gather(
             self._maybe(NODES, name),
             self._maybe(driver.taint_rules, names.taint_rule(name, known.spec.node_uid)),
-            self._slices(name, driver) if slices else _none(),
+            self._slices(name, driver, group) if slices else _none(),
         )
 
     async def _claims(self, pool: str) -> list[Object]:
@@ -208,9 +243,12 @@ class Reader:
 
         return (await self._client.list(RESOURCE_CLAIMS, keep=of_pool)).items
 
-    async def _slices(self, name: str, driver: Driver) -> list[Object]:
-        selector = f"spec.nodeName={name},spec.driver={driver.driver_name}"
-        return [trim(s) for s in (await self._client.list(RESOURCE_SLICES, field_selector=selector)).items]
+    async def _slices(self, name: str, driver: Driver, group: str) -> list[Object]:
+        fields, labels = f"spec.driver={driver.driver_name}", f"{names.NODE_GROUP}={group}"
+        if not group:
+            fields, labels = f"spec.nodeName={name},{fields}", ""
+        found = await self._client.list(RESOURCE_SLICES, field_selector=fields, label_selector=labels)
+        return [trim(s) for s in found.items]
 
     async def _maybe(self, kind: Kind | None, name: str, namespace: str | None = None) -> Object | None:
         if kind is None:
@@ -239,17 +277,16 @@ class Reader:
         driver_body: Object,
         driver: Driver,
         policy: Policy | None,
-        node: Object | None,
-        slices: list[Object],
-        pods: list[Object],
-        rule: Object | None,
-        claims: list[Object],
+        found: _Found,
         live: bool,
     ) -> Reading:
         name, state, now = record.name, record.state, datetime.now(UTC)
+        node, group, rule, claims = found.node, found.group, found.rule, found.claims
         alive = node is not None and node["metadata"]["uid"] == record.spec.node_uid
         facts = (
-            NodeFacts(node=node, slices=slices, pods=pods, known=known(state)) if node is not None and alive else None
+            NodeFacts(node=node, slices=found.slices, pods=found.pods, known=known(state), group=group)
+            if node is not None and alive
+            else None
         )
         observed = driver.backend.observe(driver.spec, facts, driver.cluster) if facts else NOBODY
         if policy is not None and policy.uid != record.spec.policy_ref.uid:
@@ -257,7 +294,7 @@ class Reader:
         leaving = policy is None or policy.deleting or not policy.selects(node if alive else None)
         intent = self._intent(driver, policy, record, node if alive else None, observed, leaving=leaving)
         way_back, no_way_back = way_back_of(driver, facts, observed, state)
-        held = await self._holders(driver, record, observed, intent, claims, live=live)
+        held = await self._holders(driver, record, observed, intent, claims, group, live=live)
         # Once it is on record, the way back is not made anew from what a node is on its way through.
         back = way_back if state.phase in _BEFORE else None
         configs = await self._configs(intent, back, live=live and state.phase not in AT_REST)
@@ -311,8 +348,9 @@ class Reader:
             skip=node is not None and skips(node),
             abandoned=is_abandoned(policy, node),
             config_written=youngest,
+            elsewhere=found.elsewhere,
             live=driver.backend.live(driver.spec, driver.cluster),
-            in_use=self._in_use(driver, record, observed, claims),
+            in_use=self._in_use(driver, record, observed, claims, group),
         )
         subject = Subject(
             node_name=name,
@@ -324,6 +362,7 @@ class Reader:
             rule=rule,
             taint_rules=(driver.taint_rules or DEVICE_TAINT_RULES).api_version,
             configs=configs,
+            group=group,
         )
         return Reading(
             body=body,
@@ -367,6 +406,7 @@ class Reader:
         observed: Observation,
         intent: Intent,
         claims: list[Object],
+        group: Group | None,
         *,
         live: bool,
     ) -> tuple[Holder, ...]:
@@ -374,24 +414,24 @@ class Reader:
         change = ahead(record.state, observed, intent.wanted, driver.backend.disturbs, live=can)
         if change is None:
             return ()
-        held = self._held(driver, record, claims)
+        held = self._held(driver, record, claims, group)
         if live and change.change == "Restart":
             held = await self._mark_terminating(held)
         return change.blocked_by(held)
 
     @staticmethod
-    def _held(driver: Driver, record: Record, claims: list[Object]) -> tuple[Holder, ...]:
-        pool = driver.backend.pool_name(driver.spec, record.name)
+    def _held(driver: Driver, record: Record, claims: list[Object], group: Group | None) -> tuple[Holder, ...]:
+        pool = driver.backend.pool_name(driver.spec, record.name, group)
         return holders(claims, node=record.name, driver=driver.driver_name, pool=pool)
 
     def _in_use(
-        self, driver: Driver, record: Record, observed: Observation, claims: list[Object]
+        self, driver: Driver, record: Record, observed: Observation, claims: list[Object], group: Group | None
     ) -> frozenset[str] | None:
         """Those of the retired devices of a node at rest that somebody has; None until that can be told."""
         settled = self._durations.retired(record, observed) >= self._limits.settle
         if record.state.phase not in AT_REST or not record.state.retiring or not settled:
             return None
-        return retired(record.state).names & {holder.device for holder in self._held(driver, record, claims)}
+        return retired(record.state).names & {holder.device for holder in self._held(driver, record, claims, group)}
 
     async def _mark_terminating(self, held: tuple[Holder, ...]) -> tuple[Holder, ...]:
         ending = set()

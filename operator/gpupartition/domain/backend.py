@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 from gpupartition.api.v1alpha1 import Assigned, DriverSpec, PolicySpec
 from gpupartition.domain.effects import Effect
 from gpupartition.domain.entries import Document, is_entry
+from gpupartition.domain.groups import Group
 from gpupartition.domain.pool import Pool
 
 Object = Mapping[str, Any]
@@ -31,7 +32,7 @@ class Turn(StrEnum):
 class Problem:
     """Why something cannot be: where, why, what to do. `reason` is the condition's reason, CamelCase.
 
-    `of_node`: it keeps this one node out, and the others go on without it.
+    `of_node`: it keeps this one node out, and the others go on without it. `passing`: until others are done.
     """
 
     reason: str
@@ -40,6 +41,7 @@ class Problem:
     fix: str
     turn: Turn = Turn.USER
     of_node: bool = False
+    passing: bool = False
 
     def __str__(self) -> str:
         return f"{self.at}: {self.why}; {self.fix}"
@@ -80,13 +82,14 @@ def _named(objects: Sequence[Object], namespace: str, name: str) -> Object | Non
 class NodeFacts:
     """One node as read: the Node, the driver's ResourceSlices on it, and the pods in the driver's namespaces on it.
 
-    `known` is what its record says that it publishes, or is to publish.
+    `known` is what its record says that it publishes, or is to publish. `group`: the nodes that share its pool, where a driver has such.
     """
 
     node: Object
     slices: Sequence[Object] = ()
     pods: Sequence[Object] = ()
     known: Pool = field(default_factory=Pool)
+    group: Group | None = None
     _pools: dict[str, Pool] = field(default_factory=dict, init=False, repr=False, compare=False)  # once read
 
     @property
@@ -166,8 +169,8 @@ class Backend(Protocol):
     @property
     def label(self) -> str: ...  # noqa: D102
 
-    def pool_name(self, driver: DriverSpec, node: str) -> str:
-        """Name of the pool that this driver publishes for the node."""
+    def pool_name(self, driver: DriverSpec, node: str, group: Group | None = None) -> str:
+        """Name of the pool that this driver publishes for the node; "" where another node of its group has it."""
 
     def driver_name(self, driver: DriverSpec, cluster: Cluster) -> str:
         """The DRA driver name, as in `spec.driver` of a ResourceSlice. Raises Refused when it cannot be read."""

@@ -58,7 +58,7 @@ def _device(device: Device) -> dict[str, Any]:
         "shared": device.shared,
         "attributes": device.attributes,
         "policy": {name: quantities(policy) for name, policy in device.request_policy.items()},
-    }
+    } | ({"place": device.place} if device.place else {})
 
 
 def quantities(value: Json) -> Json:

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, Final
 
 from gpupartition.domain.capacity import profile_of
+from gpupartition.domain.groups import of_node
 from gpupartition.domain.holders import Holder, holders
 from gpupartition.domain.pool import Device, Pool
 
@@ -91,10 +92,11 @@ def read(
     """
     name = pool or node
     bodies = [s for s in slices if (s["spec"]["driver"], s["spec"]["pool"]["name"]) == (driver, name)]
-    there = Pool.read(bodies)
-    held: dict[str, list[Holder]] = {}
+    published = Pool.read(bodies)
+    there, held = of_node(published, node), dict[str, list[Holder]]()
     for holder in holders(claims, node=node, driver=driver, pool=name):
-        held.setdefault(holder.device, []).append(holder)
+        if holder.device in there.names or holder.device not in published.names:
+            held.setdefault(holder.device, []).append(holder)
     view = _View(there, held, _tainted(bodies, rules, driver, name), memory_slices)
     return _map(node, driver, view)
 
@@ -103,7 +105,7 @@ def of_pool(
     node: str, driver: str, pool: Pool, *, memory_slices: Callable[[str], int] = lambda _: MEMORY_SLICES
 ) -> NodeMap:
     """Map a pool that nobody has anything of, such as one that is only planned."""
-    return _map(node, driver, _View(pool, {}, frozenset(), memory_slices))
+    return _map(node, driver, _View(of_node(pool, node), {}, frozenset(), memory_slices))
 
 
 def _map(node: str, driver: str, view: _View) -> NodeMap:

@@ -77,10 +77,17 @@ def unanswered(state: State, world: World) -> bool:
 
 
 def config_there(state: State, world: World) -> bool:
-    """The config objects exist, were touched after this record named them (none can be collected under our hands), and pods see them."""
+    """The config objects exist, were touched after this record named them (none can be collected under our hands), and pods see them.
+
+    And no GPU of the group is in another pool.
+    """
     named = state.target.since if state.target else None
     touched = world.config_touched is not None and (named is None or world.config_touched >= named)
-    return touched and (world.config_written is None or world.now - world.config_written >= world.limits.config_age)
+    return (
+        touched
+        and not world.elsewhere
+        and (world.config_written is None or world.now - world.config_written >= world.limits.config_age)
+    )
 
 
 def drained(state: State, world: World) -> bool:

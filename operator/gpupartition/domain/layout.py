@@ -109,15 +109,6 @@ def _unmatched(gpu: Gpu) -> Problem:
 
 def _pool_problems(pool: Pool) -> Iterator[Problem]:
     """What is wrong with the pool as a whole."""
-    too_long = next((d for d in pool.devices if len(d.name) > MAX_NAME), None)
-    if too_long is not None:
-        profile = too_long.attributes["profile"]["string"]
-        yield Problem(
-            reason="ProfileNameTooLong",
-            at="spec.layouts",
-            why=f"the device {too_long.name} would have a name of more than {MAX_NAME} characters",
-            fix=f"rename the profile {profile} in the driver's inventory: lower-case letters and digits take one character each",
-        )
     modes = {mode: device.name for device in reversed(pool.devices) if (mode := memory_mode(device))}
     if len(modes) > 1:
         needs = " and ".join(f"{device} needs {mode}" for mode, device in sorted(modes.items()))
@@ -127,12 +118,27 @@ def _pool_problems(pool: Pool) -> Iterator[Problem]:
             why=f"{needs}, and a node has one memory mode",
             fix="use one for all its GPUs; a GPU in one piece is in NPS1, so beside other modes write offerWhole: false",
         )
+    yield from too_much(pool)
+
+
+def too_much(pool: Pool) -> Iterator[Problem]:
+    """What is too long: a device's name for the API, the pool for a node's record."""
+    too_long = next((d for d in pool.devices if len(d.name) > MAX_NAME), None)
+    if too_long is not None:
+        profile = too_long.attributes["profile"]["string"]
+        yield Problem(
+            reason="ProfileNameTooLong",
+            at="spec.layouts",
+            why=f"the device {too_long.name} would have a name of more than {MAX_NAME} characters",
+            fix=f"rename the profile {profile} in the driver's inventory: lower-case letters and digits take one character each",
+        )
     if len(pool.to_json()) > MAX_RECORD:
+        whose = f"group {pool.group}" if pool.group else "a node"
         yield Problem(
             reason="TooManyDevices",
             at="spec.layouts",
-            why=f"a node would publish {len(pool.devices)} devices, more than its record can hold",
-            fix="offer fewer profiles or fewer parts",
+            why=f"{whose} would publish {len(pool.devices)} devices, more than a node's record can hold",
+            fix=f"offer fewer profiles or fewer parts{', or make smaller groups' if pool.group else ''}",
         )
 
 

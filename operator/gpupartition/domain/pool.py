@@ -19,6 +19,8 @@ from gpupartition.names import TAINT_KEY
 Amounts = Mapping[str, int]
 
 MAX_RECORD: Final = 262_144  # characters of a pool in a node's record
+NODES: Final = "gpupartition-nodes"
+"""The counter set of a group's pool, with a counter for each of its nodes (groups.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +33,8 @@ class Device:
     nothing else of them counts.
 
     `retired`: of a former layout, tainted so that nobody is given it any more, and published as long as somebody may have it.
+
+    `place`: where it is, in a pool of several nodes, as the API writes it (`{"nodeName": "n1"}`, `{"nodeSelector": {...}}`).
     """
 
     name: str
@@ -42,13 +46,14 @@ class Device:
     gpu: str = ""
     kind: str = ""
     retired: bool = False
+    place: Mapping[str, Any] = field(default_factory=dict)
     _hardware: list[tuple[Any, ...]] = field(default_factory=list, init=False, repr=False, compare=False)  # once asked
 
     def hardware(self) -> tuple[Any, ...]:
         """What the device is, without its labels: two devices that agree here are the same thing to whoever holds one."""
         if not self._hardware:
             costs = {name: dict(amounts) for name, amounts in self.costs.items()}
-            exact = (self.name, dict(self.capacity), costs, self.shared)
+            exact = (self.name, dict(self.capacity), costs, self.shared, dict(self.place))
             self._hardware.append((self.gpu, self.kind) if self.gpu else exact)
         return self._hardware[0]
 
@@ -58,6 +63,8 @@ class Pool:
     """All devices of one (driver, pool name), in the order in which the scheduler tries them.
 
     `kept` are GPUs, with their attributes, of which nobody wants anything: whatever is cut from them is not compared.
+
+    `group`: the nodes that share the pool ("": it is that of one node).
     """
 
     devices: tuple[Device, ...] = ()
@@ -65,6 +72,7 @@ class Pool:
     generation: int = 0
     problem: str = ""
     kept: Mapping[str, Any] = field(default_factory=dict)
+    group: str = ""
     _text: list[str] = field(default_factory=list, init=False, repr=False, compare=False)  # of to_json, once written
 
     @property
@@ -143,19 +151,23 @@ class Pool:
         if not retired.devices:
             return self, retired
         offered = tuple(d for d in self.devices if not d.retired)
-        drawn = {name for d in offered for name in d.costs}
-        counters = {n: amounts for n, amounts in self.counters.items() if n in drawn or n not in retired.counters}
+        theirs = retired.counters.keys() - {name for d in offered for name in d.costs}
+        counters = {n: amounts for n, amounts in _drawn(self.counters, offered).items() if n not in theirs}
         return replace(self, devices=offered, counters=counters), retired
 
     def beside(self, stay: Pool) -> Pool:
         """This pool, with devices that stay behind its own; what somebody may have keeps its name."""
         kept = tuple(d for d in self.devices if d.name not in stay.names)
-        return replace(self, devices=kept + stay.devices, counters={**self.counters, **stay.counters})
+        both = {**self.counters.get(NODES, {}), **stay.counters.get(NODES, {})}
+        counters = {**self.counters, **stay.counters} | ({NODES: both} if both else {})
+        return replace(self, devices=kept + stay.devices, counters=counters, group=self.group or stay.group)
 
     def goes_with(self, stay: Pool) -> bool:
         """Whether both can be published at once: no name stands for two things, and no counter set either."""
         return not self.names & stay.names and all(
-            dict(self.counters.get(name, amounts)) == dict(amounts) for name, amounts in stay.counters.items()
+            dict(self.counters.get(name, amounts)) == dict(amounts)
+            for name, amounts in stay.counters.items()
+            if name != NODES  # where every node has as much
         )
 
     def keep(self, names: Collection[str]) -> Pool:
@@ -164,8 +176,8 @@ class Pool:
 
     def _of(self, devices: Sequence[Device]) -> Pool:
         drawn = {name for d in devices for name in d.costs}
-        counters = {name: amounts for name, amounts in self.counters.items() if name in drawn}
-        return Pool(devices=tuple(devices), counters=counters)
+        counters = {name: amounts for name, amounts in _drawn(self.counters, devices).items() if name in drawn}
+        return Pool(devices=tuple(devices), counters=counters, group=self.group)
 
     def _fewer(self, then: Pool) -> frozenset[str]:
         left, gone = Counter((d.gpu, d.kind) for d in then.devices), set()
@@ -181,6 +193,7 @@ class Pool:
             counters = {name: {c: str(v) for c, v in amounts.items()} for name, amounts in self.counters.items()}
             body: dict[str, Any] = {"devices": [_device_to_json(d) for d in self.devices], "counters": counters}
             body |= {"kept": dict(self.kept)} if self.kept else {}
+            body |= {"group": self.group} if self.group else {}
             self._text.append(json.dumps(body, sort_keys=True, separators=(",", ":")))
         return self._text[0]
 
@@ -221,7 +234,16 @@ class Pool:
 
 
 def _parents(device: Device) -> frozenset[str]:
-    return frozenset(device.costs) or frozenset({device.gpu or device.name})
+    """The GPUs that it is cut from; none where it has whole nodes."""
+    return frozenset(device.costs) - {NODES} if device.costs else frozenset({device.gpu or device.name})
+
+
+def _drawn(counters: Mapping[str, Amounts], devices: Iterable[Device]) -> Mapping[str, Amounts]:
+    """The counter sets, but of the nodes only those that the devices are on."""
+    if NODES not in counters:
+        return counters
+    on = {node for d in devices for node in d.costs.get(NODES, ())}
+    return {**counters, NODES: {node: places for node, places in counters[NODES].items() if node in on}}
 
 
 @lru_cache(maxsize=256)  # each record of a fleet names a few pools, and nearly all name the same ones
@@ -231,6 +253,7 @@ def _from_json(text: str) -> Pool:
         devices=tuple(_device_from_json(d) for d in body.get("devices", ())),
         counters={name: {c: int(v) for c, v in amounts.items()} for name, amounts in body.get("counters", {}).items()},
         kept=body.get("kept", {}),
+        group=body.get("group", ""),
     )
 
 
@@ -247,7 +270,11 @@ def read_device(device: Mapping[str, Any]) -> Device:
         attributes=device.get("attributes", {}),
         request_policy=policies,
         retired=any(taint.get("key") == TAINT_KEY for taint in device.get("taints", ())),
+        place={name: device[name] for name in _PLACES if name in device},
     )
+
+
+_PLACES: Final = ("nodeName", "nodeSelector", "allNodes")
 
 
 def _amounts(values: Mapping[str, Mapping[str, Any]]) -> Amounts:
@@ -268,6 +295,8 @@ def _device_to_json(device: Device) -> dict[str, Any]:
         body |= {"gpu": device.gpu, "kind": device.kind}
     if device.retired:
         body["retired"] = True
+    if device.place:
+        body["place"] = device.place
     return body
 
 
@@ -282,4 +311,5 @@ def _device_from_json(body: Mapping[str, Any]) -> Device:
         gpu=body.get("gpu", ""),
         kind=body.get("kind", ""),
         retired=body.get("retired", False),
+        place=body.get("place", {}),
     )

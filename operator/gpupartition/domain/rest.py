@@ -33,7 +33,10 @@ def rest(state: State, world: World) -> Step | None:
     if has_wanted(state, world):
         return _adopt(state, world)
     if world.left_out is not None:
-        return _settle(state, world, _as(Phase.SKIPPED, world.left_out.reason, _said(world.left_out)), {})
+        passing = world.left_out.passing
+        waiting = _as(Phase.PENDING if passing else Phase.SKIPPED, world.left_out.reason, _said(world.left_out))
+        # Of two that lead one group, one does not any more: what both have is the other one's.
+        return _settle(state, world, waiting, {"current": None, "retiring": ""} if passing else {})
     if world.wanted is None:
         return None
     return _wait(state, world)

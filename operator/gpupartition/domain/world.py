@@ -135,6 +135,7 @@ class World:
     quiesce_by: Literal["DeviceTaint", "Cordon", "Both"] = (
         "DeviceTaint"  # what the driver comes to: for attempts that begin now
     )
+    elsewhere: str = ""  # in which other pool nodes of the group (may) have devices
     live: bool = False  # devices in use can stay beside a new layout
     in_use: frozenset[str] | None = None  # at rest: retired devices that somebody has; None: that cannot be told yet
 

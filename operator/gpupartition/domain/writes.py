@@ -25,6 +25,7 @@ from gpupartition.domain.effects import (
 )
 from gpupartition.domain.entries import is_there, last_used, used, waits_for_rest
 from gpupartition.domain.eviction import Occupant, next_to_go
+from gpupartition.domain.groups import Group
 from gpupartition.domain.guards import forced, goes_live, quiesced, step_used, to_go, unwanted
 from gpupartition.domain.quiesce import CORDONS, holds
 from gpupartition.domain.retiring import published
@@ -44,6 +45,7 @@ class Subject:
     rule: Object | None
     taint_rules: str = TAINT_RULES  # the version of their API
     configs: Sequence[tuple[Object, Object | None]] = ()  # the config object as it must be, and as it is
+    group: Group | None = None
 
     @property
     def node(self) -> Object | None:
@@ -72,7 +74,7 @@ def _leftovers(state: NodeStateStatus, world: World, subject: Subject) -> Sequen
     if opened is not None:
         return (opened,)
     # Whatever a node at rest waits for, its users have what it was verified with until it is taken.
-    if not state.token and state.current is not None and subject.facts is not None:
+    if not state.token and state.current is not None and subject.facts is not None and not world.elsewhere:
         repair = _repair(state, subject, subject.facts, state.current)
         return (repair,) if repair else ()
     return ()
@@ -135,7 +137,7 @@ def _taint(subject: Subject) -> tuple[Effect, ...]:
             node=subject.node_name,
             uid=subject.node_uid,
             driver=subject.driver_name,
-            pool=subject.backend.pool_name(subject.driver, subject.node_name),
+            pool=subject.backend.pool_name(subject.driver, subject.node_name, subject.group),
             api_version=subject.taint_rules,
         )
         return (rule,)
@@ -207,7 +209,7 @@ def _delete_holder(pod: Occupant) -> DeleteHolder:
 def _apply(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[Effect]:
     assert state.target is not None and subject.facts is not None, state  # noqa: PT018
     closed = goes_live(state) or quiesced(state, world)
-    too_late = bool(world.holders) or not closed or bool(world.monitors and world.no_eviction)
+    too_late = bool(world.holders) or bool(world.elsewhere) or not closed or bool(world.monitors and world.no_eviction)
     if not step_used(state, world) and too_late:
         cancel = subject.backend.cancel(subject.driver, subject.facts, state.step)
         return (cancel,) if cancel else ()

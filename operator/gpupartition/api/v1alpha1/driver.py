@@ -119,7 +119,21 @@ class NodeOperations(StrEnum):
     SKIP = "Skip"
 
 
-class PublishSpec(Model):
+class MultiNode(Model):
+    """Devices that span nodes. The GPUs of all nodes of a group are in one pool."""
+
+    group_label: CheckedLabelKey
+    """Label whose value says to which group a node belongs, such as example.com/rack: nodes whose GPUs can work on one job. At most 32 nodes
+    have the same value. Nodes without it are left out."""
+    sizes: Annotated[
+        list[Annotated[int, Field(ge=2, le=32)]],
+        Field(min_length=1, max_length=8, json_schema_extra={"x-kubernetes-list-type": "set"}),
+    ]
+    """How many nodes a device may span: [2, 4] offers, beside the devices of each node, all GPUs of two nodes as one device, and of four. Nodes
+    are taken together in the order of their names."""
+
+
+class PublishSpec(Model, json_schema_extra=checks(*rules.MULTI_NODE)):
     """A DRA driver name that this operator owns: it writes the ResourceSlices itself."""
 
     driver_name: Annotated[
@@ -140,6 +154,8 @@ class PublishSpec(Model):
     """Who prepares the devices of a pod on its node. Plugin (the default): a node plugin that is registered under the driver name; a pod waits
     until it has. Skip: nobody, so that pods start where no plugin runs; for devices that need no preparing. It needs the feature gate
     DRAOptionalNodeOperations (alpha in Kubernetes 1.37)."""
+    multi_node: MultiNode | None = None
+    """Devices that span nodes; without it each node has a pool of its own. It cannot be added later, nor taken away."""
     live: bool = True
     """Whether layouts change under their users. True (the default): devices in use stay published, closed to new claims, and go on drawing on
     their GPU's counters until they are released; the new ones are offered beside them at once, so that nobody is waited for or evicted.
@@ -218,6 +234,7 @@ class DriverSpec(
         member("Publish", "publish", "{driverName: ..., inventory: ...}"),
         member("NvidiaMig", "nvidiaMig", "{migManager: ..., config: ..., plugin: ...}"),
         member("AmdDcm", "amdDcm", "{configManager: ..., config: ..., plugin: ...}"),
+        rules.QUIESCE_OF_GROUPS,
     ),
 ):
     """How GPUs are driven, and what all policies together may cost."""

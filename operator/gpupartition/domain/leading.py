@@ -1,0 +1,34 @@
+"""What a node's record says of the pool of its group.
+
+Two pools must never have devices of one node: their counters know nothing of each other. Nodes move from group to group, and whoever leads a
+group may see that late. So a record names, before the first write, every pool that it is about to write; whoever is about to write reads
+all records after that, and waits while another one has a pool with a node of his. Of two who do so at once, each sees the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpupartition.api.v1alpha1 import NodeStateStatus
+from gpupartition.domain.groups import on_nodes
+from gpupartition.domain.pool import Pool
+from gpupartition.domain.world import AT_REST
+
+
+def led(state: NodeStateStatus) -> str:
+    """The group whose pool this record has; "" for none."""
+    return next((pool.group for pool in _pools(state)), "")
+
+
+def nodes_led(state: NodeStateStatus) -> frozenset[str]:
+    """The keys of the nodes that are, or may come to be, in that pool."""
+    return frozenset[str]().union(*map(on_nodes, _pools(state)))
+
+
+def _pools(state: NodeStateStatus) -> Iterator[Pool]:
+    """All that is, was or may come to be published by this record: of a node at rest not what it is still to get."""
+    ways = [state.current] if state.phase in AT_REST else [state.target, state.previous, state.current]
+    for text in (*(way.pool for way in ways if way is not None), state.retiring):
+        pool = Pool.from_json(text) if '"group"' in text else Pool()
+        if pool.group and pool.devices:
+            yield pool
