@@ -15,6 +15,7 @@ from gpupartition.kube import (
     NODES,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
     ApiError,
     Client,
     Object,
@@ -210,6 +211,37 @@ async def test_the_operator_leaves_the_rules_of_others_alone(guarded: Cluster, o
     name = f"{guarded.name}-somebodys"
     await guarded.create(DEVICE_TAINT_RULES, rule(name, "example.com/x", {"driver": "d.example.com"}, "None"))
     assert "rules of its own" in await refusal(operator.delete(DEVICE_TAINT_RULES, name))
+
+
+async def test_the_operator_leaves_what_drivers_publish_alone(guarded: Cluster, operator: Client) -> None:
+    (node,) = await guarded.nodes(1)
+    theirs, own = (published("gpu.example.com", node, pool) for pool in (node, f"gpu.example.com/{node}"))
+    await guarded.create(RESOURCE_SLICES, theirs)
+    name = theirs["metadata"]["name"]
+    there = await guarded.client.get(RESOURCE_SLICES, name)
+    made = await asyncio.gather(
+        refusal(operator.create(RESOURCE_SLICES, published("gpu.example.com", node, "other"), dry_run=True)),
+        refusal(operator.replace(RESOURCE_SLICES, {**there, "spec": {**there["spec"], "devices": [{"name": "mine"}]}})),
+        refusal(operator.delete(RESOURCE_SLICES, name)),
+    )
+    assert all("only pools of its own" in message for message in made), made
+    await operator.create(RESOURCE_SLICES, own, dry_run=True)
+
+
+def published(driver: str, node: str, pool: str) -> Object:
+    """A slice with one device."""
+    name = f"{node}-{pool.replace('/', '-')}-slice"
+    return {
+        "apiVersion": RESOURCE_SLICES.api_version,
+        "kind": "ResourceSlice",
+        "metadata": {"name": name},
+        "spec": {
+            "driver": driver,
+            "nodeName": node,
+            "pool": {"name": pool, "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "gpu-0"}],
+        },
+    }
 
 
 async def test_the_operator_changes_no_daemon_set_but_those_of_layouts(operator: Client) -> None:
