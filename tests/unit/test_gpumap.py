@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from testbed.drivers import example, nvidia_slices
 from testbed.drivers.gpus import Gpu as NvidiaGpu
 from testbed.drivers.gpus import Instance
+from tests.unit.published import config, driver, layout
 
 from gpupartition.cli import drawing
 from gpupartition.cli.paint import Line, rendered
@@ -286,4 +287,15 @@ def test_every_part_of_every_gpu_is_drawn_at_any_width(gpus: list[list[Use]], wi
     found = [bar for line in lines if not line.startswith("GPU") for bar in line[3:].split()]
     assert [[part[0] for part in bar.split("|")] for bar in found] == [
         [drawing.INK[use].ascii for use in parts] for parts in gpus
+    ]
+
+
+def test_partitions_that_are_published_with_counters_alone_are_drawn_where_they_lie() -> None:
+    wanted = layout("Profiles", profiles=[{"name": "3g.40gb", "count": 1}, {"name": "1g.10gb", "count": 2}])
+    of = driver({"count": 1, "product": "H100-80GB", "memory": "80Gi"})
+    (gpu,) = gpumap.of_pool("node", "gpu.example.org", config(wanted, of=of).pool).gpus
+    assert [(part.profile, part.slots) for part in gpu.parts if part.device] == [
+        ("1g.10gb", (0,)),
+        ("1g.10gb", (1,)),
+        ("3g.40gb", (4, 5, 6, 7)),
     ]

@@ -21,7 +21,7 @@ Body = Mapping[str, Any]
 
 MEMORY_SLICES: Final = 8  # of a GPU that can be cut by MIG, unless somebody knows better
 _CLOSING: Final = frozenset({"NoSchedule", "NoExecute"})
-_SLOT: Final = re.compile(r"^memorySlice(\d{1,2})$")
+_SLOT: Final = re.compile(r"^(?:memorySlice(\d{1,2})|memory-slice-(\d{1,2}))$")  # in a driver's capacities; in counters
 _GB: Final = re.compile(r"^\d+g\.(\d+)gb")
 _BUS: Final = ("pciBusID", "pciAddr", "parentPciAddr")
 
@@ -258,5 +258,6 @@ def _scale(device: Device) -> int:
 
 
 def _slots(device: Device) -> tuple[int, ...]:
-    found = (_SLOT.match(key.rpartition("/")[2]) for key in device.capacity)
-    return tuple(sorted(int(each[1]) for each in found if each))
+    drawn = [name for cost in device.costs.values() for name, amount in cost.items() if amount]
+    names = [*(key.rpartition("/")[2] for key in device.capacity), *drawn]
+    return tuple(sorted({int(each[1] or each[2]) for name in names if (each := _SLOT.match(name))}))
