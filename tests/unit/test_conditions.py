@@ -272,7 +272,7 @@ def test_stalled_names_where_why_and_what_to_do(of: Rollout, words: str) -> None
     ("of", "words"),
     [
         (rollout(DONE, MOVING), "1 of 2 nodes are verified, 1 in progress"),
-        (rollout(DONE), "all 1 nodes are verified"),
+        (rollout(DONE), "the one node is verified"),
         (rollout(DONE, deleting=True), "waits until its nodes are at rest"),
         (rollout(DONE, MOVING, deleting=True), "waits until its nodes are at rest: b"),
         (
@@ -283,7 +283,7 @@ def test_stalled_names_where_why_and_what_to_do(of: Rollout, words: str) -> None
         (rollout(conflicts=["x", "y"]), "also claimed by another policy: x, y; narrow one of the selectors"),
         (rollout(conflicts=["x"], rivals=["b"]), "also claimed by policy b: x; narrow one of the selectors"),
         (rollout(WAITING, spec=OBSERVE, would_change=1), "1 of 1 nodes would change; nothing is touched"),
-        (rollout(DONE, WAITING, reason="LimitReached"), "1 nodes are verified, as many as spec.rollout.limit allows"),
+        (rollout(DONE, WAITING, reason="LimitReached"), "1 node is verified, as many as spec.rollout.limit allows"),
         (rollout(WAITING, reason="Frozen", words="everything is frozen: moving"), "everything is frozen: moving"),
     ],
 )

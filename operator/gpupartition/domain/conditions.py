@@ -52,7 +52,8 @@ def verdict(rollout: Rollout) -> Verdict:
     at_rest = not counts.in_progress and not rollout.granted
     complete = counts.up_to_date == counts.matched and at_rest
     if complete:
-        message = f"all {counts.matched} nodes are verified{_degraded(rollout)}"
+        all_ = "the one node is" if counts.matched == 1 else f"all {counts.matched} nodes are"
+        message = f"{all_} verified{_degraded(rollout)}"
         return Verdict(ready=True, reason="RolloutComplete", message=message)
     if admission.reason in {"Paused", "Frozen"}:
         return Verdict(ready=False, reason=admission.reason, message=admission.message)
@@ -61,7 +62,8 @@ def verdict(rollout: Rollout) -> Verdict:
         message = f"also claimed by {rival}: {', '.join(rollout.conflicts[:5])}; narrow one of the selectors"
         return Verdict(ready=False, reason="Conflict", message=message, reconciling=True)
     if admission.reason == "LimitReached" and at_rest:
-        message = f"{counts.up_to_date} nodes are verified, as many as spec.rollout.limit allows"
+        some = "1 node is" if counts.up_to_date == 1 else f"{counts.up_to_date} nodes are"
+        message = f"{some} verified, as many as spec.rollout.limit allows"
         return Verdict(ready=True, reason="LimitReached", message=message)
     if at_rest and counts.skipped and counts.up_to_date + counts.skipped == counts.matched:
         skipped = min(n for n, r in rollout.records.items() if r.phase is Phase.SKIPPED)
