@@ -17,7 +17,7 @@ from tests.unit.fleet import DRIVER, Fleet, equal, policy, whole
 from tests.unit.test_device_selectors import Published
 from tests.unit.test_foreseen import H100, devices, foreseen
 
-from gpupartition.__main__ import main
+from gpupartition.__main__ import main, parser_of
 from gpupartition.api.v1alpha1 import DriverType
 from gpupartition.backends.offers import offers
 from gpupartition.cli import classes as command
@@ -112,6 +112,10 @@ def test_a_prefix_that_no_extended_resource_may_have_is_wrong_usage(
         main(["classes", f"--extended-resource-prefix={prefix}"])
     assert ended.value.code == 2
     assert "such as example.com" in capsys.readouterr().err or prefix not in {"kubernetes.io", "x.kubernetes.io"}
+
+
+def test_a_prefix_need_not_be_given() -> None:
+    assert parser_of("classes").parse_args(["inference"]).extended_resource_prefix is None
 
 
 async def test_what_is_printed_is_what_kubectl_applies() -> None:

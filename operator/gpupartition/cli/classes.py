@@ -40,7 +40,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--extended-resource-prefix",
         type=_prefix,
-        default="",
         metavar="DOMAIN",
         help="let each class be an extended resource too, as DOMAIN/gpu-KIND",
     )
@@ -72,7 +71,7 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
         return complain(*unusable.lines)
 
     async def ask(client: Client) -> Answer:
-        found = await classes(client, settings, documents, options.name, options.extended_resource_prefix)
+        found = await classes(client, settings, documents, options.name, options.extended_resource_prefix or "")
         return FORMS[options.output](found), ()
 
     return await answer(options, "classes", ask)
