@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+import yaml
 from tests.e2e.claims import device_class
 from tests.e2e.harness import eventually
 from tests.e2e.publishing import POLICY, Site, gpus, nothing_is_ever_sold_twice
@@ -173,6 +174,10 @@ async def test_a_job_over_two_nodes_is_foretold_to_fit_and_then_drawn_on_both(cl
     foretold = [(each["pool"], each["device"]) for some in told for each in some["devices"]]
 
     await own.gets(whole())
+    printed = await gpupartition(cluster, "classes", POLICY, kubeconfig=planner)
+    assert printed.code == 0, printed.errors
+    names = [each["metadata"]["name"] for each in yaml.safe_load_all(printed.out)]
+    assert names == [f"whole.{own.driver}", f"2nodes.{own.driver}"]
     (runs,) = await some_that_run(own, *jobs, count=1)
     given = await users.allocation(runs)
     assert [(given["pool"], given["device"])] == foretold
