@@ -10,7 +10,7 @@ server, which asks nobody for a password. Their cache is the server that Argo CD
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -27,8 +27,6 @@ from testbed.programs import Program, TestbedError, leashed
 from testbed.progress import Progress
 
 NAMESPACE: Final = "argocd"
-IN_CLUSTER: Final = "https://kubernetes.default.svc"
-"""What Applications have as `destination.server` for the cluster that Argo CD itself is in."""
 WORKLOADS: Final = frozenset({"Deployment", "StatefulSet", "Service", "NetworkPolicy"})
 KUSTOMIZE: Final = """\
 #!/bin/sh
@@ -135,20 +133,10 @@ class ArgoCD:
         await self._run("redis", [self._redis, redis], partial(_listens, redis))
         cached = ["--redis", redis, "--loglevel", "warn"]
         repositories = ["--repo-server", repository, "--repo-server-plaintext"]
+        unguarded: list[str | Path] = ["--insecure", "--disable-auth", "--staticassets", self._folder]
         await asyncio.gather(
             self._serve("argocd-repo-server", [*cached, *_bound(repository), "--disable-tls"]),
-            self._serve(
-                "argocd-server",
-                [
-                    *cached,
-                    *repositories,
-                    *_bound(server),
-                    "--insecure",
-                    "--disable-auth",
-                    "--staticassets",
-                    self._folder,
-                ],
-            ),
+            self._serve("argocd-server", [*cached, *repositories, *_bound(server), *unguarded]),
             self._serve("argocd-application-controller", [*cached, *repositories, "--app-resync", "3600"]),
         )
 
@@ -164,6 +152,7 @@ class ArgoCD:
             "ARGOCD_BINARY_NAME": name,
             "ARGOCD_FAKE_IN_CLUSTER": "true",
             "ARGOCD_GPG_ENABLED": "false",
+            "ARGOCD_SYNC_WAVE_DELAY": "0",  # not the 2 s for those whose status cannot say what it is of
             "ARGOCD_TLS_DATA_PATH": str(self._folder / "tls"),
             "ARGOCD_SSH_DATA_PATH": str(self._folder / "ssh"),
             "ARGOCD_GNUPGHOME": str(self._folder / "gpg"),
@@ -172,12 +161,15 @@ class ArgoCD:
             "PATH": f"{self._folder / 'bin'}:{os.environ['PATH']}",
             "TMPDIR": str(self._folder),
         }
-        await self._run(
-            name, [self._binary, *flags, *where], partial(_healthy, f"http://127.0.0.1:{metrics}/metrics"), env
-        )
+        ready = partial(_healthy, f"http://127.0.0.1:{metrics}/metrics")
+        await self._run(name, [self._binary, *flags, *where], ready, env)
 
     async def _run(
-        self, name: str, command: list[str | Path], ready: Any, env: Mapping[str, str] | None = None
+        self,
+        name: str,
+        command: list[str | Path],
+        ready: Callable[[], Awaitable[bool]],
+        env: Mapping[str, str] | None = None,
     ) -> None:
         log = self.controlplane.files.log(name)
         program = self.programs[name] = Program(name, command, log=log, env={**os.environ, **(env or {})})

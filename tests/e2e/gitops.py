@@ -112,9 +112,10 @@ class Application:
         await self.synced()
 
     async def synced(self) -> Object:
-        """Wait until what is in the repository has been applied; returns the Application."""
+        """Wait until what is in the repository has been applied, and looked at; returns the Application."""
         await self.refreshed()
-        return await eventually(self._applied, within=60)
+        await eventually(self._applied, within=60)
+        return await self.refreshed()
 
     async def _applied(self) -> Object:
         body, head = await self.get(), await self.repository.git("rev-parse", BRANCH)
@@ -148,9 +149,13 @@ class Application:
         return node["health"]["status"], node["health"].get("message", "")
 
     async def shows(self, policy: str, health: str, words: str = "") -> str:
-        """Wait until a policy is shown to be of this health, with these words; returns all of them."""
+        """Wait until a policy is shown to be of this health, with these words; returns all of them.
+
+        Of a policy whose health stays the same Argo CD shows the words of when it last compared it with Git.
+        """
 
         async def look() -> str:
+            await self.refreshed()
             found, message = await self.health(policy)
             assert found == health, (found, message)
             assert words in message, message
@@ -186,6 +191,7 @@ async def application(
         "project": cluster.name,
         "source": {**body["spec"]["source"], **source, "repoURL": f"file://{folder}"},
     }
+    body["spec"]["syncPolicy"]["retry"]["backoff"] = {"duration": "1s", "factor": 1}
     if sync is not None:
         body["spec"]["syncPolicy"]["syncOptions"] = list(sync)
     await cluster.client.create(PROJECTS, project)
@@ -199,7 +205,7 @@ async def application(
     finally:
         for kind in (APPLICATIONS, PROJECTS):
             await cluster.client.delete(kind, cluster.name, namespace=NAMESPACE)
-        # Only when the controller has let go of it does nobody create again what is swept away.
+        # Nobody creates again what is swept away.
         await cluster.gone(APPLICATIONS, cluster.name, namespace=NAMESPACE)
 
 
