@@ -381,49 +381,6 @@ def config_map(draw: DrawFn, name: str, namespace: str, file: str, *seeds: Any) 
     )
 
 
-POOL: Final = {
-    "devices": [
-        {"name": "gpu-0", "capacity": {"memory": "80"}, "costs": {"gpu-0": {"memory": "80"}}, "attributes": {"index": {"int": 0}}},
-        {"name": "a", "capacity": {}, "gpu": "gpu-1", "kind": "1g.10gb", "shared": True, "requestPolicy": {"memory": {"default": "1"}}, "retired": True},
-    ],
-    "counters": {"gpu-0": {"memory": "80"}},
-    "kept": {"gpu-7": {"index": {"int": 7}}},
-}  # fmt: skip
-
-
-@st.composite
-def record(draw: DrawFn) -> Object:
-    """A node's record, with anything in its status: its schema may be an older one, and texts in it are to be pools."""
-    pool = spoilt(POOL).map(json.dumps) | TEXT | LONG
-    layout = of({}, fingerprint=VALUE, assignment=VALUE | st.none(), pool=pool, revision=VALUE, since=TIME)
-    blocker = of({"node": st.just(NODE)}, claim=TEXT, pod=TEXT, device=TEXT, reason=TEXT, since=TIME)
-    status = of(
-        {"phase": st.sampled_from(["Pending", "UpToDate", "Draining", "Applying", "Failed", "RolledBack", "Skipped"])},
-        since=TIME | st.just("2026-01-01T00:00:00+99:99"),
-        target=layout,
-        current=layout,
-        previous=layout,
-        original=layout,
-        retiring=pool,
-        token=VALUE,
-        step=VALUE,
-        generation=WHOLE,
-        attempts=WHOLE,
-        gpus=WHOLE,
-        drifted=TIME,
-        repairs=some(TIME),
-        contests=some(TIME),
-        blockers=some(blocker),
-        restart=of({"podUID": VALUE, "step": VALUE}),
-        reason=TEXT,
-        message=TEXT,
-        retry=TEXT,
-    )
-    spec = {"policyRef": {"name": "a", "uid": "a"}, "nodeUID": "uid-1", "driver": "d"}
-    body = {"apiVersion": names.API_VERSION, "kind": "GpuPartitionNodeState", "metadata": draw(metadata(st.just(NODE)))}
-    return {**body, "spec": draw(st.just(spec) | spoilt(spec)), "status": draw(status | status.flatmap(spoilt))}
-
-
 SOMETHING: Final = written(EXAMPLES["accepted"][0])
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.properties import hostile
+from tests.properties import hostile, hostile_statuses
 from tests.properties.hostile import fuzz
 from tests.unit import published
 
@@ -256,7 +256,7 @@ def test_the_operator_keeps_a_copy_of_whatever_there_is(data: st.DataObject) -> 
             last_used(kept)
 
 
-@given(body=hostile.record(), now=st.sampled_from([NOW, datetime(1971, 1, 1, tzinfo=UTC)]))
+@given(body=hostile_statuses.record(), now=st.sampled_from([NOW, datetime(1971, 1, 1, tzinfo=UTC)]))
 @fuzz()
 def test_a_record_is_read_whatever_is_in_it_and_what_cannot_be_read_is_nodes_own_trouble(
     body: Object, now: datetime

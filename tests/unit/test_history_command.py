@@ -178,6 +178,12 @@ def test_events_of_others_about_others_are_nothing() -> None:
     assert of_event(event("Pod", "job-7", "Scheduled", "assigned to node-1")) is None
 
 
+@pytest.mark.parametrize("kind", ["Pod", "GpuPartitionPolicy", "GpuPartitionNodeState"])
+def test_an_event_that_does_not_say_what_it_is_about_is_nothing_or_told_without_that(kind: str) -> None:
+    told = of_event({**event(kind, "x", "GpuWanted", "policy a repartitions node b"), "involvedObject": {"kind": kind}})
+    assert told is None or (told.policy, told.node, told.says) == ("a", "b", "/: policy a repartitions node b")
+
+
 def test_the_reference_names_every_reason_of_an_event() -> None:
     root = Path(__file__).parents[2]
     source = (root / "operator/gpupartition/controller/events.py").read_text(encoding="utf-8")

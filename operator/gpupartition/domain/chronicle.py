@@ -40,16 +40,16 @@ def of_event(body: Body) -> Entry | None:
     at = time_of(body.get("lastTimestamp") or body.get("eventTime") or body["metadata"].get("creationTimestamp"))
     policy = node = ""
     if about.get("kind") == "GpuPartitionNodeState":
-        node, policy = about["name"], related.get("name", "")
+        node, policy = about.get("name", ""), related.get("name", "")
     elif about.get("kind") == "GpuPartitionPolicy":
         if related.get("kind") == "GpuPartitionNodeState":
             return None  # the same is told of the record
-        policy = about["name"]
+        policy = about.get("name", "")
     elif found := _OF_PODS.search(body.get("message", "")):
         policy, node = found.groups()
     if at is None or not (policy or node):
         return None
-    says = f"{about['namespace']}/{about['name']}: " if about.get("kind") == "Pod" else ""
+    says = f"{about.get('namespace', '')}/{about.get('name', '')}: " if about.get("kind") == "Pod" else ""
     return Entry(
         at=at,
         source="event",
