@@ -7,8 +7,7 @@ the slices, the step an annotation on the first of them, the anchor. A change di
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, Literal
@@ -17,14 +16,15 @@ from pydantic import TypeAdapter
 
 from gpupartition.api.v1alpha1 import Assigned, DriverSpec, GpuGroup, Layout, PolicySpec, PublishSpec
 from gpupartition.backends import slices
+from gpupartition.backends.grouped import follows, hostname, joined_by, pool_of
 from gpupartition.backends.slices import Target
 from gpupartition.domain import fingerprint
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused, Turn
 from gpupartition.domain.effects import Effect
 from gpupartition.domain.entries import Document
-from gpupartition.domain.groups import HOSTNAME, MAX_NODES, Group, joined
+from gpupartition.domain.groups import Group
 from gpupartition.domain.inventory import groups_on, numbered
-from gpupartition.domain.layout import compile_pool, product_of, too_much
+from gpupartition.domain.layout import compile_pool, product_of
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.products import unmatched
 from gpupartition.domain.tabled import Tables
@@ -103,7 +103,7 @@ class Publish:
         if spec.multi_node is not None:
             facts = look()
             members = facts.group.members if facts.group is not None else ()
-            about = tuple((_hostname(member), *_depends(spec, member)) for member in members)
+            about = tuple((hostname(member), *_depends(spec, member)) for member in members)
             return (
                 node["metadata"]["name"],
                 facts.group and replace(facts.group, members=()),
@@ -130,12 +130,12 @@ class Publish:
 
     def _of_group(self, driver: DriverSpec, policy: PolicySpec, facts: NodeFacts) -> Config:
         """The pool of its group for the node that leads it; for another one nothing of its own, once the group has its pool."""
-        group = _group(driver, facts)
+        group = joined_by(_spec(driver).multi_node, facts)
         config = self._joined(driver, policy, group)
         if group.leader == facts.name:
             return config
         if self._runs(driver, facts) != config.fingerprint:
-            raise Refused(_follows(facts.name, group))
+            raise Refused(follows(facts.name, group))
         return replace(config, assignment=None, pool=Pool())
 
     def _joined(self, driver: DriverSpec, policy: PolicySpec, group: Group) -> Config:
@@ -145,11 +145,7 @@ class Publish:
         for member in group.members:
             configs.append(_compiled(_text(_GROUPS, groups_on(spec.inventory, member)), layouts))
             parts[str(member["metadata"]["name"])] = configs[-1].pool
-        hosts = {str(member["metadata"]["name"]): _hostname(member) for member in group.members}
-        pool = joined(group.name, spec.multi_node.group_label, parts, hosts, spec.multi_node.sizes)
-        problems = [*_of_hosts(hosts), *too_much(pool)]
-        if problems:
-            raise Refused(*problems)
+        pool = pool_of(spec.multi_node, group, parts)
         products = frozenset[str]().union(*(each.products for each in configs))
         unmatched = frozenset.intersection(*(each.unmatched for each in configs)) if configs else frozenset[str]()
         return replace(_config(pool), products=products, unmatched=unmatched)
@@ -261,10 +257,6 @@ def _pool_of(driver: DriverSpec, group: Group) -> str:
     return f"{_spec(driver).driver_name}/{group.name}"
 
 
-def _hostname(node: Object) -> str:
-    return str(node["metadata"].get("labels", {}).get(HOSTNAME, ""))
-
-
 def _depends(spec: PublishSpec, node: Object) -> tuple[Any, ...]:
     inventory, name = spec.inventory.node_labels, node["metadata"]["name"]
     if inventory is None:
@@ -276,80 +268,6 @@ def _depends(spec: PublishSpec, node: Object) -> tuple[Any, ...]:
 def _leads(facts: NodeFacts, pool: Pool) -> bool:
     """Whether the pool is its node's to write: of a group's, only what the record of the node that leads it has."""
     return facts.group is None or (facts.group.leader == facts.name and facts.group.name == pool.group)
-
-
-def _group(driver: DriverSpec, facts: NodeFacts) -> Group:
-    """The group of a node that is in one. Raises Refused: that node is left out."""
-    spec, group = _spec(driver).multi_node, facts.group
-    assert spec is not None, driver
-    label, at = spec.group_label, f"node {facts.name}"
-    if group is None:
-        raise Refused(
-            Problem(
-                reason="NoGroup",
-                at=at,
-                why=f"its label {label} does not say to which group it belongs",
-                fix=f"label it with {label}: the name of a group, of lower-case letters, digits, dots and dashes",
-                of_node=True,
-            )
-        )
-    if group.skipped:
-        raise Refused(
-            Problem(
-                reason="SkipRequested",
-                at=at,
-                why=f"node {group.skipped} of its group is left alone, so all of it is",
-                fix="remove the label gpupartition.dev/skip from that node",
-                of_node=True,
-            )
-        )
-    if group.kept_out:
-        raise Refused(
-            Problem(
-                reason="NotInGroup",
-                at=at,
-                why=group.kept_out,
-                fix="it joins as soon as that is over",
-                of_node=True,
-                passing=True,
-            )
-        )
-    if len(group.members) > MAX_NODES:
-        raise Refused(
-            Problem(
-                reason="GroupTooLarge",
-                at=at,
-                why=f"{len(group.members)} nodes are labelled {label}: {group.name}, and a pool has counters for {MAX_NODES}",
-                fix="make smaller groups",
-                of_node=True,
-            )
-        )
-    return group
-
-
-def _follows(node: str, group: Group) -> Problem:
-    return Problem(
-        reason="FollowsNode",
-        at=f"node {node}",
-        why=f"its GPUs are in the pool of group {group.name}, which node {group.leader} brings to what is wanted",
-        fix=f"look at that one: kubectl get gpn {group.leader}",
-        of_node=True,
-        passing=True,
-    )
-
-
-def _of_hosts(hosts: Mapping[str, str]) -> Iterator[Problem]:
-    """A device over some nodes finds them by their label: each has to have one, and of its own."""
-    shared = Counter(hosts.values())
-    for node, host in hosts.items():
-        if not host or shared[host] > 1:
-            yield Problem(
-                reason="NoHostname",
-                at=f"node {node}",
-                why=f"its label {HOSTNAME} is {repr(host) + ', as that of another node' if host else 'missing'}",
-                fix="let its kubelet write it, or write one that no other node has",
-                of_node=True,
-            )
 
 
 def _config(pool: Pool) -> Config:

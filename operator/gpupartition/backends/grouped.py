@@ -1,0 +1,102 @@
+"""A node as one of a group whose GPUs are published together: why it is not in there, what it waits for, and the pool of them all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from gpupartition.api.v1alpha1 import MultiNode
+from gpupartition.domain.backend import NodeFacts, Object, Problem, Refused
+from gpupartition.domain.groups import HOSTNAME, MAX_NODES, Group, joined
+from gpupartition.domain.layout import too_much
+from gpupartition.domain.pool import Pool
+
+
+def hostname(node: Object) -> str:
+    """What a device over several nodes knows this one by."""
+    return str(node["metadata"].get("labels", {}).get(HOSTNAME, ""))
+
+
+def pool_of(spec: MultiNode, group: Group, parts: Mapping[str, Pool]) -> Pool:
+    """The pool of a group from those of its nodes, by name. Raises Refused where they cannot be in one."""
+    hosts = {str(member["metadata"]["name"]): hostname(member) for member in group.members}
+    pool = joined(group.name, spec.group_label, parts, hosts, spec.sizes)
+    problems = [*_of_hosts(hosts), *too_much(pool)]
+    if problems:
+        raise Refused(*problems)
+    return pool
+
+
+def joined_by(spec: MultiNode | None, facts: NodeFacts) -> Group:
+    """The group of a node that is in one. Raises Refused: that node is left out."""
+    assert spec is not None, "only such a driver knows groups"
+    group = facts.group
+    label, at = spec.group_label, f"node {facts.name}"
+    if group is None:
+        raise Refused(
+            Problem(
+                reason="NoGroup",
+                at=at,
+                why=f"its label {label} does not say to which group it belongs",
+                fix=f"label it with {label}: the name of a group, of lower-case letters, digits, dots and dashes",
+                of_node=True,
+            )
+        )
+    if group.skipped:
+        raise Refused(
+            Problem(
+                reason="SkipRequested",
+                at=at,
+                why=f"node {group.skipped} of its group is left alone, so all of it is",
+                fix="remove the label gpupartition.dev/skip from that node",
+                of_node=True,
+            )
+        )
+    if group.kept_out:
+        raise Refused(
+            Problem(
+                reason="NotInGroup",
+                at=at,
+                why=group.kept_out,
+                fix="it joins as soon as that is over",
+                of_node=True,
+                passing=True,
+            )
+        )
+    if len(group.members) > MAX_NODES:
+        raise Refused(
+            Problem(
+                reason="GroupTooLarge",
+                at=at,
+                why=f"{len(group.members)} nodes are labelled {label}: {group.name}, and a pool has counters for {MAX_NODES}",
+                fix="make smaller groups",
+                of_node=True,
+            )
+        )
+    return group
+
+
+def follows(node: str, group: Group) -> Problem:
+    """Why a node has not what is wanted: the one that leads its group has not."""
+    return Problem(
+        reason="FollowsNode",
+        at=f"node {node}",
+        why=f"its GPUs are in the pool of group {group.name}, which node {group.leader} brings to what is wanted",
+        fix=f"look at that one: kubectl get gpn {group.leader}",
+        of_node=True,
+        passing=True,
+    )
+
+
+def _of_hosts(hosts: Mapping[str, str]) -> Iterator[Problem]:
+    """A device over some nodes finds them by their label: each has to have one, and of its own."""
+    shared = Counter(hosts.values())
+    for node, host in hosts.items():
+        if not host or shared[host] > 1:
+            yield Problem(
+                reason="NoHostname",
+                at=f"node {node}",
+                why=f"its label {HOSTNAME} is {repr(host) + ', as that of another node' if host else 'missing'}",
+                fix="let its kubelet write it, or write one that no other node has",
+                of_node=True,
+            )
