@@ -70,6 +70,14 @@ async def test_a_read_gives_up_after_a_few_attempts(client: Client, server: Scri
         await client.get(NODES, "n")
 
 
+async def test_an_answer_that_is_cut_off_is_no_answer(client: Client, server: Scripted) -> None:
+    server.will_answer(Answer(lines=('{"kind": "Node", "metadata": {',)), Answer(NODE))
+    assert await client.get(NODES, "n") == NODE
+    server.will_answer(Answer(lines=('{"kind": "Node"',)))
+    with pytest.raises(Unreachable, match="replace nodes n: Unreachable: "):
+        await client.replace(NODES, NODE)
+
+
 async def test_a_read_does_not_wait_for_minutes_in_its_callers_place(client: Client, server: Scripted) -> None:
     server.will_answer(refusal(429, "TooManyRequests", "not now", retryAfterSeconds=3600))
     with pytest.raises(TooManyRequests):
