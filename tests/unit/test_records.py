@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 import pytest
@@ -68,6 +69,13 @@ def test_what_the_operator_writes_can_be_read(phase: Phase) -> None:
     state = NodeStateStatus(phase=phase, target=layout, current=layout, previous=layout, original=layout, retiring=stay)
     record = Record.read(body(dump(state)))
     assert (record.state, record.unreadable) == (state, "")
+
+
+def test_a_pool_of_another_release_can_be_read() -> None:
+    """Kubernetes learns new kinds of attributes, and releases write new fields."""
+    device = {"name": "a", "capacity": {}, "attributes": {"peers": {"strings": ["b"]}}, "spans": ["node-2"]}
+    pool = json.dumps({"devices": [device], "counters": {"a": {"b": "1" * 25}}, "nodes": {}})
+    assert Record.read(body({"target": {"pool": pool}})).unreadable == ""
 
 
 def test_a_node_of_which_nothing_is_known_may_be_on_its_way() -> None:

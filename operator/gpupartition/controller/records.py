@@ -77,7 +77,7 @@ def _path(where: tuple[int | str, ...]) -> str:
     return ".".join(map(str, where)) or "it"
 
 
-_Amounts = dict[str, Annotated[str, Field(pattern=r"^-?[0-9]{1,19}$")]]
+_Amounts = dict[str, Annotated[str, Field(pattern=r"^-?[0-9]{1,40}$")]]
 
 
 class _Device(BaseModel, strict=True):
@@ -85,7 +85,7 @@ class _Device(BaseModel, strict=True):
     capacity: _Amounts
     costs: dict[str, _Amounts] = {}
     shared: bool = False
-    attributes: dict[str, dict[str, str | int | bool]] = {}
+    attributes: dict[str, dict[str, Any]] = {}
     request_policy: dict[str, dict[str, Any]] = Field(default={}, alias="requestPolicy")
     gpu: str = ""
     kind: str = ""
