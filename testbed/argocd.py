@@ -72,23 +72,11 @@ class ArgoCD:
             await program.kill()
         self._ports.close()
 
-    async def __call__(
-        self, *arguments: str | Path, folder: Path | None = None, env: Mapping[str, str] | None = None
-    ) -> str:
-        """Run `argocd`, in a folder, and return what it prints. Raises TestbedError with its complaint."""
-        away = {"HOME": str(self._folder), "TMPDIR": str(self._folder), "ARGOCD_SERVER": self._server}
-        process = await asyncio.create_subprocess_exec(
-            *leashed([self._binary, *arguments]),
-            cwd=folder,
-            env={**os.environ, **away, "ARGOCD_OPTS": "--plaintext", **(env or {})},
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        out, complaint = await process.communicate()
-        if process.returncode != 0:
-            raise TestbedError(f"argocd {' '.join(map(str, arguments))}: {complaint.decode(errors='replace').strip()}")
-        return out.decode()
+    async def __call__(self, *arguments: str | Path, folder: Path | None = None) -> str:
+        """Run `argocd`, in a folder, as `run` does."""
+        away = {"ARGOCD_SERVER": self._server, "ARGOCD_OPTS": "--plaintext"}
+        kubeconfig = {"KUBECONFIG": str(self.controlplane.kubeconfig)}
+        return await run(self._binary, *arguments, home=self._folder, folder=folder, env=away | kubeconfig)
 
     async def asks(self, method: str, path: str, body: object = None) -> Any:
         """What its API server answers to the browser, such as `GET applications/gpus/resource-tree`. Raises TestbedError."""
@@ -175,6 +163,24 @@ class ArgoCD:
         program = self.programs[name] = Program(name, command, log=log, env={**os.environ, **(env or {})})
         await program.start()
         await program.until(ready, within=START_SECONDS)
+
+
+async def run(
+    binary: Path, *arguments: str | Path, home: Path, folder: Path | None = None, env: Mapping[str, str] | None = None
+) -> str:
+    """Run `argocd`, and return what it prints. Raises TestbedError with its complaint. `home`: where it may write."""
+    process = await asyncio.create_subprocess_exec(
+        *leashed([binary, *arguments]),
+        cwd=folder,
+        env={**os.environ, "HOME": str(home), "TMPDIR": str(home), **(env or {})},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, complaint = await process.communicate()
+    if process.returncode != 0:
+        raise TestbedError(f"argocd {' '.join(map(str, arguments))}: {complaint.decode(errors='replace').strip()}")
+    return out.decode()
 
 
 def _bound(address: str) -> list[str]:

@@ -182,7 +182,7 @@ async def application(
     """
     repository = await Repository.begun(folder)
     await repository.commit(nothing=())
-    project, body = shown("project"), shown("gpus")
+    project, body = example("project"), example("gpus")
     for each in (project, body):
         each["metadata"]["name"] = cluster.name
     project["spec"]["sourceRepos"] = [f"file://{folder}"]
@@ -209,8 +209,8 @@ async def application(
         await cluster.gone(APPLICATIONS, cluster.name, namespace=NAMESPACE)
 
 
-def shown(name: str) -> Object:
-    """An object of the examples, by its file."""
+def example(name: str) -> Object:
+    """An object that the manifests show, by its file."""
     return copy.deepcopy(yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text(encoding="utf-8")))
 
 

@@ -1,4 +1,4 @@
-"""What manifests/argocd says agrees with itself and with the operator. What Argo CD makes of it: tests/e2e/test_argocd.py."""
+"""What manifests/argocd says agrees with itself and with the operator. What Argo CD makes of it: tests/e2e/test_argocd*.py."""
 
 from __future__ import annotations
 
