@@ -219,7 +219,7 @@ def test_a_pool_is_read_whatever_is_published_and_held(slices: list[Object], cla
     again = Pool.from_json(pool.to_json())
     assert again.to_json() == pool.to_json()
     assert pool.equals(pool) is pool.usable
-    assert pool.vanishing(pool) == frozenset()
+    assert not pool.usable or pool.vanishing(pool) == frozenset()  # two of one name are two things
     held = holders(claims, node=hostile.NODE, driver="gpu.example.com", pool=hostile.NODE)
     drawn = gpumap.read(hostile.NODE, "gpu.example.com", slices, claims)
     assert {h.device for h in held} - pool.names == set(drawn.lost)

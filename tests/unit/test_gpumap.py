@@ -299,3 +299,16 @@ def test_partitions_that_are_published_with_counters_alone_are_drawn_where_they_
         ("1g.10gb", (1,)),
         ("3g.40gb", (4, 5, 6, 7)),
     ]
+
+
+def test_an_amount_that_is_negative_makes_no_part_of_no_size() -> None:
+    cost = {"counterSet": "gpu-0", "counters": {"memory": {"value": "-80Gi"}}}
+    whole = {"name": "gpu-0", "counters": {"memory": {"value": "80Gi"}}}
+    where = {"driver": "d", "nodeName": "n", "pool": {"name": "n", "generation": 1, "resourceSliceCount": 2}}
+    contents: list[dict[str, Any]] = [
+        {"devices": [{"name": "x", "consumesCounters": [cost]}]},
+        {"sharedCounters": [whole]},
+    ]
+    slices = [{"metadata": {"name": f"s-{n}"}, "spec": {**where, **each}} for n, each in enumerate(contents)]
+    drawn = gpumap.read("n", "d", slices, [])
+    assert [part.size for gpu in drawn.gpus for part in gpu.parts] == [1]

@@ -172,7 +172,7 @@ class _View:
 
     def _by_memory(self, shown: Sequence[Device], devices: Sequence[Device]) -> tuple[Part, ...]:
         """Partitions by their memory, with what no device that is shown has of the GPU's; alike where it is not known of all."""
-        known = all(_scale(d) for d in shown)
+        known = all(_scale(d) > 0 for d in shown)  # amounts of others may be negative
         parts = [self._part(device, _scale(device) if known else 1) for device in shown]
         sets = {name for device in devices for name in device.costs}
         whole = max((self.pool.counters.get(name, {}).get("memory", 0) for name in sets), default=0)
