@@ -2,76 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from tests.e2e.claims import device_class
 from tests.e2e.harness import eventually
-from tests.e2e.publishing import POLICY, Site, gpus, nothing_is_ever_sold_twice
-from tests.e2e.rollout import Watcher, apply, equal, operator, policy, ready, whole
+from tests.e2e.publishing import POLICY, nothing_is_ever_sold_twice
+from tests.e2e.racks import RACK, SPAN, racks
+from tests.e2e.rollout import Watcher, equal, operator, policy, ready, whole
 from tests.e2e.shell import PLANNER, account_of, gpupartition
 
 from gpupartition.domain.groups import key_of
 from gpupartition.kinds import NODE_STATES
 from gpupartition.kube import NODES, PODS, RESOURCE_SLICES
-from gpupartition.names import API_VERSION
 
 if TYPE_CHECKING:
-    from tests.e2e.claims import Users
     from tests.e2e.harness import Cluster
-
-Object = dict[str, Any]
-RACK: Final = "example.com/rack"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Racks(Site):
-    """Nodes in racks, whose GPUs can work on one job."""
-
-    racks: tuple[str, ...] = ()
-
-    def in_rack(self, rack: str) -> Site:
-        """What publishing.py says of the pool of the first node, it says here of that of a rack."""
-        return replace(self, nodes=(rack,))
-
-    def users_anywhere(self) -> Users:
-        return replace(self.users(), node="")
-
-
-async def racks(
-    cluster: Cluster, *, each: int, sizes: tuple[int, ...] = (2,), count: int = 1, **seconds: float
-) -> Racks:
-    """Racks of so many nodes with two GPUs, and a policy over them all."""
-    program = await operator(cluster, **seconds)
-    driver = await device_class(cluster, f"{cluster.name}.racks.example")
-    publish = {
-        "driverName": driver,
-        "inventory": {"gpus": [gpus(2)]},
-        "multiNode": {"groupLabel": RACK, "sizes": list(sizes)},
-    }
-    spec = {"type": "Publish", "publish": publish, "maxUnavailable": "100%"}
-    await apply(
-        cluster,
-        {"apiVersion": API_VERSION, "kind": "GpuPartitionDriver", "metadata": {"name": driver}, "spec": spec},
-    )
-    names = [f"{cluster.name}-rack-{number}" for number in range(count)]
-    nodes: list[str] = []
-    for name in names:
-        nodes += await cluster.nodes(each, pool=driver, labels={RACK: name})
-    return Racks(
-        cluster=cluster,
-        driver=driver,
-        namespace=await cluster.namespace(),
-        program=program,
-        nodes=tuple(nodes),
-        racks=tuple(names),
-    )
-
-
-SPAN: Final = "has(mine.nodes) && mine.nodes == {}"
+    from tests.e2e.publishing import Site
+    from tests.e2e.racks import Racks
 
 
 async def node_of(own: Racks, pod: str) -> str:

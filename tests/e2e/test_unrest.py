@@ -1,0 +1,213 @@
+"""Racks in unrest: users come and go, nodes move, layouts change, slices vanish, operators die and come late, all at once; then all calm down.
+
+A round is replayed by its seed: `UNREST_ROUNDS=20 UNREST_SEED=7` plays more and others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import random
+import signal
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from testbed.faultproxy import FaultProxy
+from tests.e2e.chaos import BAD_LINE, PACE
+from tests.e2e.harness import POLICIES, eventually
+from tests.e2e.publishing import POLICY, nothing_is_ever_sold_twice
+from tests.e2e.racks import RACK, SPAN, racks
+from tests.e2e.rollout import Watcher, asks, at_rest, equal, fast, says, whole
+
+from gpupartition.kube import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, ApiError, NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from testbed.programs import Program
+    from tests.e2e.harness import Cluster
+    from tests.e2e.racks import Racks
+
+Object = dict[str, Any]
+
+ROUNDS: Final = int(os.environ.get("UNREST_ROUNDS", "2"))
+SEED: Final = int(os.environ.get("UNREST_SEED", "1"))
+SECONDS: Final = 25
+USERS: Final = 5
+LAYOUTS: Final = (whole(), equal(2), equal(4))
+ASKS: Final = ("mine.profile == 'full'", "mine.profile.startsWith('1of')", "!has(mine.nodes)", SPAN.format(2))
+
+
+@dataclass(kw_only=True)
+class Unrest:
+    """One round. `chance` decides everything."""
+
+    own: Racks
+    proxy: FaultProxy
+    seed: int
+    diary: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)  # noqa: S311 - keeps no secret, and can be replayed
+        self._numbers = itertools.count(1)
+        self._over = False
+
+    async def play(self) -> None:
+        """Let them all act, and then calm down."""
+        await self.own.want(*self._layout())
+        self.proxy.rules = BAD_LINE if self.seed % 2 else ()
+        actors: list[tuple[Callable[[], Awaitable[None]], float]] = [
+            *[(self._use, 0.5)] * USERS,
+            (self._move, 3),
+            (self._edit, 4),
+            (self._wipe, 6),
+            (self._disturb, 4),
+            (self._tend, 0.5),
+        ]
+        async with asyncio.TaskGroup() as tasks:
+            for act, pause in actors:
+                tasks.create_task(self._again(act, pause))
+            await asyncio.sleep(SECONDS)
+            self._over = True
+        await self._calm()
+
+    async def _again(self, act: Callable[[], Awaitable[None]], pause: float) -> None:
+        while not self._over:
+            await asyncio.sleep(self.chance.uniform(0, 2 * pause))
+            with contextlib.suppress(ApiError):
+                await act()
+
+    async def _use(self) -> None:
+        """Have somebody use a device for a while."""
+        users, name = self.own.users_anywhere(), f"user-{next(self._numbers)}"
+        await users.ask(name, self.chance.choice(ASKS))
+        await asyncio.sleep(self.chance.uniform(0.5, 8))
+        for kind in (PODS, RESOURCE_CLAIMS):
+            with contextlib.suppress(NotFound):
+                await self.own.cluster.client.delete(kind, name, namespace=self.own.namespace)
+
+    async def _move(self) -> None:
+        node, rack = self.chance.choice(self.own.nodes), self.chance.choice((*self.own.racks, None))
+        self.diary.append(f"{node} moves to {rack}")
+        await self.own.cluster.client.patch(NODES, node, {"metadata": {"labels": {RACK: rack}}})
+
+    async def _edit(self) -> None:
+        await self.own.want(*self._layout())
+
+    def _layout(self) -> tuple[Object, ...]:
+        layout = self.chance.choice(LAYOUTS)
+        self.diary.append(f"wants {layout['type']} {layout.get('equal', '')}")
+        return (layout,)
+
+    async def _wipe(self) -> None:
+        """Delete one slice of a pool that is whole: without all of them nobody knew any more what was in use."""
+        slices = await self.own.in_rack(self.chance.choice(self.own.racks)).slices()
+        if slices and len(slices) == slices[0]["spec"]["pool"]["resourceSliceCount"] > 1:
+            name = self.chance.choice(slices)["metadata"]["name"]
+            self.diary.append(f"slice {name} is deleted")
+            await self.own.cluster.client.delete(RESOURCE_SLICES, name)
+
+    async def _disturb(self) -> None:
+        """Kill an operator, or stop it and let it go on after another one has begun."""
+        living = [each for each in self.own.cluster.operators if each.alive]
+        if not living:
+            return
+        program = self.chance.choice(living)
+        if self.chance.random() < 0.5:
+            self.diary.append(f"{program.name} is killed")
+            await program.kill()
+        else:
+            self.diary.append(f"{program.name} is stopped")
+            _signal(program, signal.SIGSTOP)
+        beside = [] if len(living) > 2 else [await started(self.own.cluster, self.proxy)]
+        await asyncio.sleep(self.chance.uniform(0, 3))
+        _signal(program, signal.SIGCONT)
+        if beside and program.alive and self.chance.random() < 0.7:
+            await program.kill()
+
+    async def _tend(self) -> None:
+        """Start one again where none is left, as the kubelet does."""
+        if not any(each.alive for each in self.own.cluster.operators):
+            await started(self.own.cluster, self.proxy)
+
+    async def _calm(self) -> None:
+        """Mend everything, want one last thing, and wait until it is there."""
+        self.proxy.rules = ()
+        await self.proxy.delivered()
+        client = self.own.cluster.client
+        for number, node in enumerate(self.own.nodes):
+            rack = self.own.racks[number % len(self.own.racks)]
+            await client.patch(NODES, node, {"metadata": {"labels": {RACK: rack}}})
+        for program in self.own.cluster.operators:
+            _signal(program, signal.SIGCONT)
+        await self._tend()
+        for kind in (PODS, RESOURCE_CLAIMS):
+            await client.delete_collection(kind, namespace=self.own.namespace)
+        await self.own.want(whole())
+        await eventually(self._is_ready, within=90)
+        await at_rest(self.own.cluster)
+        for rack in self.own.racks:
+            await eventually(partial(self._is_as_wanted, rack))
+
+    async def _is_ready(self) -> bool:
+        await self._tend()
+        assert says(await self.own.cluster.client.get(POLICIES, POLICY), "Ready") == ("True", "RolloutComplete")
+        return True
+
+    async def _is_as_wanted(self, rack: str) -> bool:
+        there = await self.own.in_rack(rack).offers()
+        nodes = [n for number, n in enumerate(self.own.nodes) if self.own.racks[number % len(self.own.racks)] == rack]
+        assert len(there) == 2 * len(nodes) + len(nodes) // 2, there
+        return True
+
+
+async def started(cluster: Cluster, proxy: FaultProxy) -> Program:
+    return await cluster.start_operator("--kubeconfig", str(proxy.kubeconfig), env=fast(**PACE))
+
+
+def _signal(program: Program, number: signal.Signals) -> None:
+    if program.alive:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(program.pid, number)
+
+
+def nobody_is_in_two_pools(history: Watcher, own: Racks) -> None:
+    """Assert, at every instant, that the devices of a node are in one pool."""
+    for now in history.instants():
+        pools: dict[str, set[str]] = {}
+        for each in now.objects(RESOURCE_SLICES):
+            if each["spec"]["driver"] == own.driver:
+                for device in each["spec"].get("devices", ()):
+                    if "nodeName" in device:
+                        pools.setdefault(device["nodeName"], set()).add(each["spec"]["pool"]["name"])
+        assert all(len(some) == 1 for some in pools.values()), pools
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + ROUNDS))
+async def test_nothing_is_sold_twice_in_unrest_and_calm_brings_rest(
+    cluster: Cluster, tmp_path: Path, seed: int
+) -> None:
+    await cluster.controlplane.install_operator()
+    account = cluster.controlplane.files.kubeconfig("operator")
+    async with FaultProxy(account, tmp_path, seed=seed) as proxy:
+        program = await started(cluster, proxy)
+        await eventually(lambda: asks(program, "/readyz"))
+        own = await racks(cluster, each=3, count=2, program=program)
+        async with Watcher(cluster) as history:
+            round_ = Unrest(own=own, proxy=proxy, seed=seed)
+            try:
+                await round_.play()
+                await history.caught_up()
+                nobody_is_in_two_pools(history, own)
+                most = [nothing_is_ever_sold_twice(history, own.in_rack(rack)) for rack in own.racks]
+            except AssertionError as error:
+                raise AssertionError("\n".join([str(error), f"seed {seed}", *round_.diary])) from error
+            finally:
+                for each in cluster.operators:
+                    await each.stop()
+        assert max(most) > 1, "somebody used something"
