@@ -21,8 +21,9 @@ from gpupartition.backends import BACKENDS
 from gpupartition.backends import plugin_template as plugin
 from gpupartition.backends.plugin_pods import running_template
 from gpupartition.cli.offline import refused
-from gpupartition.controller import caches, metrics, world
+from gpupartition.controller import caches, metrics
 from gpupartition.controller.intent import Policy, known
+from gpupartition.controller.reading import NOBODY
 from gpupartition.controller.records import Record
 from gpupartition.domain import gpumap
 from gpupartition.domain.admission import Rules, Standing, admit
@@ -272,7 +273,7 @@ def test_a_record_is_read_whatever_is_in_it_and_what_cannot_be_read_is_nodes_own
         pool.without_retired()
         for other in pools:
             pool.equals(other), pool.same_shape(other), pool.retire(other), pool.equals_but_for_lost_gpus(other)
-    known(state), is_expected(state, world.NOBODY)
+    known(state), is_expected(state, NOBODY)
     list(metrics._of_node(record, now))
     if record.spec.policy_ref.name:
         (stands,) = standings([], [body]) if isinstance(body["spec"], dict) and not record.unreadable else (None,)

@@ -146,6 +146,13 @@ class Fleet:
                 return body
         raise NotFound(f"get {kind} {name}", 404, "NotFound", "it is not there")
 
+    async def find(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object | None:
+        """The object of this name, if there is one."""
+        try:
+            return await self.get(kind, name, namespace=namespace)
+        except NotFound:
+            return None
+
     async def list(
         self,
         kind: Kind,

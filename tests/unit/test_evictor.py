@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from gpupartition.controller.world import Reading
+    from gpupartition.controller.reading import Reading
 
 POD: Final = pod("web", labels={"app": "web"})
 EFFECT: Final = EvictPod(namespace="team", name="web", uid="uid-web")

@@ -19,7 +19,7 @@ from gpupartition.controller.records import Record
 from gpupartition.controller.scope import Scope
 from gpupartition.domain.admission import Admission
 from gpupartition.domain.backend import Cluster, Config
-from gpupartition.kube import Client, Conflict, Kind, NotFound
+from gpupartition.kube import Client, Conflict, Kind
 
 WANTED = compiled(CPX, on=facts(*EIGHT))
 BACK = BACKEND.way_back(driver(), facts(*EIGHT), Cluster())
@@ -37,9 +37,7 @@ class Server:
     async def list(self, _: Kind) -> SimpleNamespace:
         return SimpleNamespace(items=self.records)
 
-    async def get(self, _: Kind, __: str, *, namespace: str) -> dict[str, Any]:
-        if self.config_map is None:
-            raise NotFound("get", 404, "NotFound", namespace)
+    async def find(self, _: Kind, __: str, **___: str) -> dict[str, Any] | None:
         return self.config_map
 
     async def create(self, _: Kind, body: dict[str, Any]) -> None:

@@ -9,8 +9,8 @@ from typing import Final
 from gpupartition.controller.actuator import carry_out
 from gpupartition.controller.events import Recorder
 from gpupartition.controller.occupants import Occupants
+from gpupartition.controller.reading import Reading
 from gpupartition.controller.refusals import Refusals
-from gpupartition.controller.world import Reading
 from gpupartition.domain.effects import DeleteHolder, EvictPod
 from gpupartition.domain.eviction import Pod, budgets_of
 from gpupartition.kube import POD_DISRUPTION_BUDGETS, ApiError, Client, Forbidden, Object, TooManyRequests

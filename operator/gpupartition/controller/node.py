@@ -15,9 +15,10 @@ from gpupartition.controller.events import WARNINGS, Recorder
 from gpupartition.controller.evictor import Evictor
 from gpupartition.controller.ledger import Ledger
 from gpupartition.controller.metrics import TRANSITIONS
+from gpupartition.controller.reading import Reading
 from gpupartition.controller.records import NODE_STATES, with_state
 from gpupartition.controller.stopwatch import Stopwatch
-from gpupartition.controller.world import Moved, Reader, Reading
+from gpupartition.controller.world import Moved, Reader
 from gpupartition.domain.backend import Refused
 from gpupartition.domain.effects import DeleteHolder, DeleteTaintRule, Effect, EvictPod, PatchNode
 from gpupartition.domain.eviction import rests

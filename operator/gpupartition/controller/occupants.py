@@ -19,7 +19,7 @@ from gpupartition.domain.eviction import Occupant, monitoring
 from gpupartition.domain.holders import Holder
 from gpupartition.domain.suspension import of_freeze
 from gpupartition.domain.world import State
-from gpupartition.kube import CONFIG_MAPS, PODS, Client, Kind, NotFound, Object
+from gpupartition.kube import CONFIG_MAPS, PODS, Client
 
 EVICTING: Final = frozenset({Phase.DRAINING, Phase.APPLYING})
 
@@ -64,10 +64,10 @@ class Occupants:
 
     async def stands(self, record: Record, policy: Policy | None) -> bool:
         """Whether record and policy are still those that were read, and nobody has said stop since."""
-        now = await self._maybe(NODE_STATES, record.name)
+        now = await self._client.find(NODE_STATES, record.name)
         if now is None or now["metadata"]["resourceVersion"] != record.resource_version:
             return False
-        body = await self._maybe(POLICIES, record.spec.policy_ref.name)
+        body = await self._client.find(POLICIES, record.spec.policy_ref.name)
         latest = Policy.read(body) if body else None
         if latest is None or policy is None or latest.generation != policy.generation:
             return False
@@ -77,7 +77,9 @@ class Occupants:
         """The pods of these holders, as long as they are the very ones that their claims are reserved for."""
         uids = {pod: h.uids for h in held for pod in h.pods}
         named = sorted(uids)
-        found = await asyncio.gather(*(self._maybe(PODS, p.partition("/")[2], p.partition("/")[0]) for p in named))
+        found = await asyncio.gather(
+            *(self._client.find(PODS, p.partition("/")[2], namespace=p.partition("/")[0]) for p in named)
+        )
         bodies = [b for p, b in zip(named, found, strict=True) if b is not None and b["metadata"]["uid"] in uids[p]]
         plugin = observed.plugin["metadata"]["uid"] if observed.plugin else ""
         return tuple(
@@ -101,14 +103,8 @@ class Occupants:
         allowed = resolve(rollout.max_failed, status.nodes.matched) if rollout.max_failed else 0
         if status.observed_generation == policy.generation and status.nodes.failed > allowed:
             return "too many nodes have failed"
-        freeze = await self._maybe(CONFIG_MAPS, names.FREEZE_CONFIG_MAP, self._namespace)
+        freeze = await self._client.find(CONFIG_MAPS, names.FREEZE_CONFIG_MAP, namespace=self._namespace)
         return "everything is frozen" if freeze is not None and of_freeze(freeze).holds(now) else ""
-
-    async def _maybe(self, kind: Kind, name: str, namespace: str | None = None) -> Object | None:
-        try:
-            return await self._client.get(kind, name, namespace=namespace)
-        except NotFound:
-            return None
 
 
 def _of(held: tuple[Holder, ...], pods: tuple[Occupant, ...]) -> tuple[Occupant, ...]:

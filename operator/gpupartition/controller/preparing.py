@@ -14,7 +14,7 @@ from gpupartition.controller.scope import Scope
 from gpupartition.domain.backend import Refused
 from gpupartition.domain.entries import Document, Object, identity, waits_for_rest
 from gpupartition.domain.world import AT_REST
-from gpupartition.kube import CONFIG_MAPS, Client, Conflict, NotFound
+from gpupartition.kube import CONFIG_MAPS, Client, Conflict
 
 log = logging.getLogger(__name__)
 
@@ -79,10 +79,7 @@ class Preparing:
 
     async def _write(self, document: Document, bodies: Sequence[Object]) -> bool:
         """All of them in one edit."""
-        try:
-            present = await self._client.get(CONFIG_MAPS, document.name, namespace=document.namespace)
-        except NotFound:
-            present = None
+        present = await self._client.find(CONFIG_MAPS, document.name, namespace=document.namespace)
         after, now = present, datetime.now(UTC)
         for body in bodies:
             after = document.with_entry(after, body["key"], body["content"], now)

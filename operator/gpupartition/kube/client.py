@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import aiohttp
 
 from gpupartition.kube.credentials import Credentials, credentials
-from gpupartition.kube.errors import ApiError, Gone, TooManyRequests, Unreachable
+from gpupartition.kube.errors import ApiError, Gone, NotFound, TooManyRequests, Unreachable
 from gpupartition.kube.parsing import parsed
 
 if TYPE_CHECKING:
@@ -121,6 +121,13 @@ class Client:
         """Read one object, live."""
         what = f"get {kind} {_at(namespace, name)}"
         return await self._read(_Request(method="GET", what=what, path=kind.path(namespace, name)))
+
+    async def find(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object | None:
+        """Read one object, live; None when there is none of that name."""
+        try:
+            return await self.get(kind, name, namespace=namespace)
+        except NotFound:
+            return None
 
     async def list(
         self,
