@@ -225,6 +225,7 @@ def turn_of(view: View) -> tuple[NodeStateStatus, World]:
         grant_stands=view.grant_stands,
         way_back=LAYOUTS[_behind(view)],
         retry="again" if view.asked else "",
+        plugin_seen=NEVER,
         drain=Drain(
             mode=DrainMode.EVICT if view.evicts else DrainMode.WAIT,
             on_timeout=OnTimeout.HALT if view.halts else OnTimeout.SKIP,
