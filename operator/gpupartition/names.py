@@ -16,7 +16,6 @@ FIELD_MANAGER: Final = "gpupartition"
 # Labels: what a node or an object is assigned to.
 LAYOUT: Final = f"{GROUP}/layout"
 DRIVER: Final = f"{GROUP}/driver"
-NODE_GROUP: Final = f"{GROUP}/node-group"  # on slices: the nodes that share their pool
 
 # Annotations that the operator writes.
 STEP: Final = f"{GROUP}/step"

@@ -18,7 +18,7 @@ from gpupartition.domain import fingerprint, quantity
 from gpupartition.domain.backend import Object
 from gpupartition.domain.effects import CreateSlice, DeleteSlice, Effect, PutSlice
 from gpupartition.domain.pool import Amounts, Device, Pool
-from gpupartition.names import FINGERPRINT, LAYOUT, NODE_GROUP, STEP, TAINT_KEY
+from gpupartition.names import FINGERPRINT, LAYOUT, STEP, TAINT_KEY
 
 # k8s.io/api resource/v1 types.go, 1.35 to 1.37: ResourceSliceMaxCounterSets, ResourceSliceMaxDevicesWithAdvancedFeatures.
 MAX_COUNTER_SETS: Final = 8
@@ -54,14 +54,13 @@ class Target:
         return bodies
 
     def _body(self, number: int, content: Mapping[str, Any], generation: int, count: int) -> dict[str, Any]:
-        labels = {LAYOUT: self.assignment} if self.assignment is not None else {}
         owners = [node["metadata"] for node in self.nodes]
         return {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceSlice",
             "metadata": {
                 "name": slice_name(self.driver, self.unit, number),
-                "labels": labels | ({NODE_GROUP: self.group} if self.group else {}),
+                "labels": {LAYOUT: self.assignment} if self.assignment is not None else {},
                 "ownerReferences": [
                     {"apiVersion": "v1", "kind": "Node", "name": owner["name"], "uid": owner["uid"]} for owner in owners
                 ],
@@ -111,6 +110,9 @@ def next_write(present: Sequence[Object], target: Target, step: str | None, gene
         if not any(name in there and _generation(there[name]) == begun_at for name in differ):
             if differ:
                 return _write(wanted[differ[0]], there.get(differ[0]))
+            disowned = next((name for name, body in wanted.items() if not _owned(body, there[name])), None)
+            if disowned is not None:
+                return _write(wanted[disowned], there[disowned])
             return next((delete(there[name]) for name in sorted(there) if name not in wanted), None)
     above = max([generation, *(_generation(s) + 1 for s in present)])
     kept = step_of(anchor) if anchor is not None else ""
@@ -172,6 +174,12 @@ def _same(body: Mapping[str, Any], found: Object) -> bool:
         return False
     # Nearly always it is as it was written, and what is canonical is costly to tell.
     return bool(body["spec"] == found["spec"]) or _canonical(body["spec"]) == _canonical(found["spec"])
+
+
+def _owned(body: Mapping[str, Any], found: Object) -> bool:
+    """Whether all nodes that it is for own it: it is collected when the last of its owners has gone, by their UIDs."""
+    owners = ({owner["uid"] for owner in each["metadata"].get("ownerReferences", ())} for each in (body, found))
+    return next(owners) <= next(owners)
 
 
 def _canonical(value: Any, *, amounts: bool = False) -> fingerprint.Json:

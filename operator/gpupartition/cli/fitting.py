@@ -10,7 +10,7 @@ from gpupartition.cli.board import Board, Sight
 from gpupartition.cli.cluster import taint_rules
 from gpupartition.cli.foresight import Foresight
 from gpupartition.cli.options import Unusable
-from gpupartition.controller.caches import trim, trim_node
+from gpupartition.controller.caches import trim, trim_node, trim_slice
 from gpupartition.domain.asks import Ask, Desk, Key, alone, is_waiting, key_of, waiting
 from gpupartition.domain.prospect import Prospect, emptied, expected
 from gpupartition.kube import (
@@ -37,9 +37,8 @@ def until(seconds: float) -> Callable[[], bool]:
 async def look(client: Client, seen: Foresight | None = None) -> Sight:
     """Read it, but for what was `seen` already. Raises ApiError."""
     elsewhere = "spec.nodeName=" if seen is not None else ""
-    slices = (await client.list(RESOURCE_SLICES, field_selector=elsewhere, keep=trim)).items
-    if seen is not None:
-        slices = [body for body in slices if not body["spec"].get("nodeName")]
+    unseen = _unseen if seen is not None else trim
+    slices = (await client.list(RESOURCE_SLICES, field_selector=elsewhere, keep=unseen)).items
     return Sight(
         nodes=list(seen.caches.nodes.values()) if seen else (await client.list(NODES, keep=trim_node)).items,
         slices=[*(seen.caches.slices.values() if seen else ()), *slices],
@@ -48,6 +47,11 @@ async def look(client: Client, seen: Foresight | None = None) -> Sight:
         templates=(await client.list(RESOURCE_CLAIM_TEMPLATES)).items,
         rules=await taint_rules(client),
     )
+
+
+def _unseen(body: Object) -> Object | None:
+    """A slice that the caches leave out."""
+    return trim(body) if trim_slice(body) is None else None
 
 
 def _unplaced(body: Object) -> Object | None:

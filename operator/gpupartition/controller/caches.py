@@ -12,7 +12,7 @@ from typing import Any
 
 from gpupartition import names
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record
-from gpupartition.domain.groups import on_nodes
+from gpupartition.domain.groups import group_of, on_nodes
 from gpupartition.domain.leading import led, nodes_led
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.suspension import Suspension, of_freeze
@@ -61,9 +61,7 @@ class Caches:
         self._on_all = on_all
         self._tasks: asyncio.TaskGroup | None = None
         self._once = False
-        self.nodes = Reflector(
-            client, NODES, trim_node, lambda name, _, __: on_node(name), page=500, indexes={"ready": _node_ready}
-        )
+        self.nodes = Reflector(client, NODES, trim_node, self._node_changed, page=500, indexes={"ready": _node_ready})
         self.slices = Reflector(
             client,
             RESOURCE_SLICES,
@@ -79,7 +77,7 @@ class Caches:
             client,
             NODE_STATES,
             Record.read,
-            lambda name, _, __: on_node(name),
+            self._record_changed,
             indexes={"policy": _record_policy, "group": _record_group, "on": _record_on},
         )
         self.freeze = Reflector(
@@ -190,6 +188,19 @@ class Caches:
         """Driver pods on a node; none while the namespace is not known yet."""
         return list(self._namespaces[namespace][2].by("node", node)) if namespace in self._namespaces else []
 
+    def _node_changed(self, name: str, old: Object | None, new: Object | None) -> None:
+        labels = {value for body in (old, new) if body for value in body["metadata"]["labels"].values()}
+        for node in {name, *(record.name for value in labels for record in self.records.by("group", value))}:
+            self._on_node(node)
+
+    def _record_changed(self, name: str, old: Record | None, new: Record | None) -> None:
+        self._on_node(name)
+        before, after = ({*_record_group(record)} if record is not None else set() for record in (old, new))
+        for group in before ^ after:  # another one may lead now
+            for node, body in self.nodes.items():
+                if group in body["metadata"]["labels"].values():
+                    self._on_node(node)
+
     def _slice_changed(self, _: str, old: Object | None, new: Object | None) -> None:
         for node in {n for o in (old, new) if o for n in (*_slice_node(o), *_slice_owners(o))}:
             self._on_node(node)
@@ -294,8 +305,8 @@ def _slice_node(body: Object) -> Iterable[str]:
 
 def _slice_group(body: Object) -> Iterable[str]:
     """The group of nodes whose pool it is a part of."""
-    name = body["metadata"].get("labels", {}).get(names.NODE_GROUP)
-    return (str(name),) if name and not body["spec"].get("nodeName") else ()
+    group = group_of(body["spec"])
+    return (group,) if group else ()
 
 
 def _slice_on(body: Object) -> Iterable[str]:

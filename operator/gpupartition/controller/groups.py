@@ -7,15 +7,15 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from gpupartition import names
 from gpupartition.api.v1alpha1 import NodeStateStatus
 from gpupartition.api.v1alpha1.shared import SUBDOMAIN
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.records import NODE_STATES, Record
-from gpupartition.domain.groups import Group, key_of, on_nodes
+from gpupartition.domain.groups import Group, group_of, key_of, on_nodes
 from gpupartition.domain.leading import led, nodes_led
 from gpupartition.domain.others import skips
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.world import AT_REST
 from gpupartition.kube import RESOURCE_SLICES, Client, Object
 
 if TYPE_CHECKING:
@@ -32,12 +32,14 @@ class Groups:
         self._sorted: tuple[str, Mapping[str, Mapping[str, Sequence[Object]]]] = "", {}
 
     def name(self, driver: Driver, node: Object | None, state: NodeStateStatus) -> str:
-        """The group of a node: the one that its record leads, else what its label says; "" for none."""
+        """The group of a node: the one that its record leads, or that nobody else can empty, else what its label says; "" for none."""
         label = label_of(driver)
         if not label:
             return ""
-        said = node["metadata"].get("labels", {}).get(label, "") if node is not None else ""
-        return led(state) or (said if _NAME.fullmatch(said) else "")
+        if led(state) or node is None:
+            return led(state)
+        said = node["metadata"].get("labels", {}).get(label, "")
+        return self._left(driver, node["metadata"]["name"]) or (said if _NAME.fullmatch(said) else "")
 
     def of(
         self, driver: Driver, policy: Policy | None, node: Object | None, state: NodeStateStatus | None
@@ -48,23 +50,49 @@ class Groups:
         if not group or node is None:
             return None
         me = str(node["metadata"]["name"])
-        mine = bool(led(state))
-        leaders = {r.name: r for r in self._caches.records.by("group", group) if r.spec.driver == driver.name}
-        leader = min(leaders.keys() | ({me} if mine else set()), default="")
-        foreign = leaders[leader] if leader in leaders and policy is not None and leader != me else None
-        if foreign is not None and policy is not None and foreign.spec.policy_ref.uid != policy.uid:
-            why = f"node {leader} of policy {foreign.spec.policy_ref.name} leads group {group}, and a group has one policy"
-            return Group(name=group, leader=leader, kept_out=why)
         members = [n for n in self._labelled(driver, group) if self._belongs(driver, policy, n, group)]
         named = [str(n["metadata"]["name"]) for n in members]
-        where = "" if mine or me in named else self._elsewhere(driver, me, group)
+        having = self._having(driver, group) | ({me: state} if led(state) else {})
+        leader = _leader(having, named) or (me if self._left(driver, me) == group else "")
         return Group(
             name=group,
-            leader=leader or min(named, default=""),
+            leader=leader,
             members=members,
-            kept_out=f"its devices are still in {where}" if where else "",
+            kept_out=self._kept_out(driver, policy, me, Group(name=group, leader=leader, members=members), state),
             skipped=next((str(n["metadata"]["name"]) for n in members if skips(n)), ""),
         )
+
+    def _kept_out(self, driver: Driver, policy: Policy | None, me: str, group: Group, state: NodeStateStatus) -> str:
+        record = self._caches.records.get(group.leader)
+        if policy is not None and record is not None and record.spec.policy_ref.uid not in {"", policy.uid}:
+            policy_name = record.spec.policy_ref.name
+            return f"node {group.leader} of policy {policy_name} leads group {group.name}, and a group has one policy"
+        if me == group.leader or any(member["metadata"]["name"] == me for member in group.members):
+            return ""
+        if led(state):
+            return f"it has left group {group.name}, which node {group.leader} leads from now on"
+        where = self._elsewhere(driver, me, group.name)
+        return f"its devices are still in {where}" if where else ""
+
+    def _having(self, driver: Driver, group: str) -> dict[str, NodeStateStatus]:
+        """The records that have the group's pool."""
+        return {r.name: r.state for r in self._caches.records.by("group", group) if r.spec.driver == driver.name}
+
+    def _left(self, driver: Driver, me: str) -> str:
+        """A pool that nobody leads, nor comes to lead, and of whose nodes this is the first: nobody else would take it away."""
+        for group in {g for body in self._caches.slices.by("on", key_of(me)) for g in (group_of(body["spec"]),)}:
+            slices = self._caches.slices_on(me, driver.driver_name, group)
+            labelled = (node["metadata"]["name"] for node in self._labelled(driver, group))
+            if not slices or self._having(driver, group) or any(self._is_ours(driver, name) for name in labelled):
+                continue
+            on = {device.get("nodeName", "") for body in slices for device in body["spec"].get("devices", ())}
+            if min((name for name in on if self._is_ours(driver, name)), default="") == me:
+                return group
+        return ""
+
+    def _is_ours(self, driver: Driver, node: str) -> bool:
+        record = self._caches.records.get(node)
+        return record is not None and record.spec.driver == driver.name
 
     def _labelled(self, driver: Driver, group: str) -> Sequence[Object]:
         label, seen = label_of(driver), self._caches.nodes.resource_version
@@ -94,9 +122,16 @@ class Groups:
             if record.spec.driver == driver.name and led(record.state) != group:
                 return f"group {led(record.state)}, which node {record.name} leads"
         for body in self._caches.slices.by("on", key):
-            if body["spec"]["driver"] == driver.driver_name and body["metadata"]["labels"][names.NODE_GROUP] != group:
+            if body["spec"]["driver"] == driver.driver_name and group_of(body["spec"]) != group:
                 return f"pool {body['spec']['pool']['name']}"
         return ""
+
+
+def _leader(having: Mapping[str, NodeStateStatus], members: Sequence[str]) -> str:
+    """Who leads: a member that has the pool, whoever is about to change it, else the first member, else whoever has it."""
+    own = [name for name in having if name in members]
+    moving = [name for name, state in having.items() if state.phase not in AT_REST]
+    return next((min(some) for some in (own, moving, members, having) if some), "")
 
 
 def label_of(driver: Driver) -> str:
@@ -118,10 +153,7 @@ async def in_the_way(client: Client, driver: Driver, record: Record) -> str:
             return f"nobody knows what the record of node {other.name} says"
         if led(other.state) == group or nodes_led(other.state) & nodes:
             return f"node {other.name} leads group {led(other.state)}"
-    pools = await client.list(
-        RESOURCE_SLICES, field_selector=f"spec.driver={driver.driver_name}", label_selector=names.NODE_GROUP
-    )
-    for body in pools.items:
-        if body["metadata"]["labels"][names.NODE_GROUP] != group and on_nodes(Pool.read([body])) & nodes:
+    for body in (await client.list(RESOURCE_SLICES, field_selector=f"spec.driver={driver.driver_name}")).items:
+        if group_of(body["spec"]) not in {"", group} and on_nodes(Pool.read([body])) & nodes:
             return f"pool {body['spec']['pool']['name']} has devices of the group's nodes"
     return ""

@@ -177,16 +177,25 @@ def standing(scope: Scope, name: str, record: Record | None, node: Object | None
     reverts = record is not None and scope.reverts(record)
     skip = node is not None and skips(node)
     told = record is None or not record.unreadable
-    shares = scope.groups.get(name) is not None  # no kubelet wipes such a pool, and the other nodes go on
+    group = scope.groups.get(name)
+    shares = group is not None  # no kubelet wipes such a pool, and the other nodes go on
+    apart = (
+        group is not None and group.leader == name and name not in group.names
+    )  # what it leads has nothing of its own
     return Standing(
         node=name,
         uid=uid,
         zone=labels(node).get("topology.kubernetes.io/zone", "") if node else "",
         phase=state.phase,
-        at_target=not reverts if intent is None else state.phase is Phase.UP_TO_DATE and on_target and alive,
+        at_target=not reverts
+        if intent is None
+        else state.phase is Phase.UP_TO_DATE and on_target and alive and not apart,
         towards=on_target,
         unseen=alive and bool(wanted) and not on_target and state.phase in AT_REST and told,
-        startable=alive and not skip and (reverts or (bool(wanted) and on_target and state.phase is not Phase.SKIPPED)),
+        startable=alive
+        and not skip
+        and (reverts or (bool(wanted) and on_target and state.phase is not Phase.SKIPPED))
+        and not (apart and state.phase is Phase.UP_TO_DATE),
         halted=state.phase in FAILURES and on_target and not asked_again,
         blocked=bool(state.blockers) and state.phase is Phase.PENDING and when_idle,
         leaving=scope.gives_up(name),

@@ -21,6 +21,7 @@ from gpupartition.controller.scope import Scope, Standings, ledger_of
 from gpupartition.domain.admission import Admission, as_granted
 from gpupartition.domain.backend import NodeFacts, Problem
 from gpupartition.domain.conditions import summarise, verdict
+from gpupartition.domain.groups import group_of
 from gpupartition.domain.lifecycle import DEGRADED
 from gpupartition.domain.outlook import sentence
 from gpupartition.domain.patience import patience_ends
@@ -28,7 +29,6 @@ from gpupartition.domain.plan import Plan
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.rollout import Rollout
 from gpupartition.kube import RESOURCE_SLICES, Client, Conflict, NotFound, Object
-from gpupartition.names import NODE_GROUP
 from gpupartition.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -161,8 +161,7 @@ class Summary:
         driver, published = scope.driver, defaultdict[str, list[Object]](list)
         selector = f"spec.driver={driver.driver_name}"
         for body in (await self._client.list(RESOURCE_SLICES, field_selector=selector)).items:
-            labels = body["metadata"].get("labels", {})
-            published[body["spec"].get("nodeName") or labels.get(NODE_GROUP, "")].append(body)
+            published[body["spec"].get("nodeName") or group_of(body["spec"])].append(body)
         astray = []
         for name, node in scope.nodes.items():
             record = scope.records.get(name)

@@ -23,6 +23,7 @@ from gpupartition.controller.occupants import Occupants
 from gpupartition.controller.reading import Assembly, Found, Reading
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record
 from gpupartition.controller.stopwatch import Stopwatch
+from gpupartition.domain.groups import group_of
 from gpupartition.domain.holders import Holder, holders
 from gpupartition.domain.world import AT_REST, Limits, only_closes_or_opens
 from gpupartition.kube import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Client, Object
@@ -172,11 +173,15 @@ class Reader:
         return (await self._client.list(RESOURCE_CLAIMS, keep=of_pool)).items
 
     async def _slices(self, name: str, driver: Driver, group: str) -> list[Object]:
-        fields, labels = f"spec.driver={driver.driver_name}", f"{names.NODE_GROUP}={group}"
-        if not group:
-            fields, labels = f"spec.nodeName={name},{fields}", ""
-        found = await self._client.list(RESOURCE_SLICES, field_selector=fields, label_selector=labels)
-        return [trim(s) for s in found.items]
+        def of_group(body: Object) -> Object | None:
+            return trim(body) if group_of(body["spec"]) == group else None
+
+        of_driver = f"spec.driver={driver.driver_name}"
+        if group:  # (a selector of pools by name comes with Kubernetes 1.37)
+            return (await self._client.list(RESOURCE_SLICES, field_selector=of_driver, keep=of_group)).items
+        return (
+            await self._client.list(RESOURCE_SLICES, field_selector=f"spec.nodeName={name},{of_driver}", keep=trim)
+        ).items
 
     async def _pods(self, driver: Driver, node: str, *, live: bool) -> list[Object]:
         found: list[Object] = []

@@ -37,6 +37,17 @@ class Group:
     kept_out: str = ""
     skipped: str = ""
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Those of its members."""
+        return frozenset(str(member["metadata"]["name"]) for member in self.members)
+
+
+def group_of(spec: Mapping[str, Any]) -> str:
+    """The group whose pool a ResourceSlice is a part of, by the pool's name; "" for that of one node, or of somebody else."""
+    driver, pool = str(spec["driver"]), str(spec["pool"]["name"])
+    return pool.removeprefix(f"{driver}/") if pool.startswith(f"{driver}/") and not spec.get("nodeName") else ""
+
 
 def key_of(node: str) -> str:
     """What a node's counter, and what is on it, is called: names of nodes are longer than names of devices may be."""

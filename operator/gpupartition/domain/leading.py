@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpupartition.api.v1alpha1 import NodeStateStatus
+from gpupartition.api.v1alpha1 import Assigned, NodeStateStatus
+from gpupartition.domain.fingerprint import of_pool, short
 from gpupartition.domain.groups import on_nodes
-from gpupartition.domain.pool import Pool
+from gpupartition.domain.pool import NODES, Pool
 from gpupartition.domain.world import AT_REST
 
 
 def led(state: NodeStateStatus) -> str:
     """The group whose pool this record has; "" for none."""
-    return next((pool.group for pool in _pools(state)), "")
+    return next((pool.group for pool in _pools(state) if pool.group), "")
 
 
 def nodes_led(state: NodeStateStatus) -> frozenset[str]:
@@ -29,6 +30,17 @@ def _pools(state: NodeStateStatus) -> Iterator[Pool]:
     """All that is, was or may come to be published by this record: of a node at rest not what it is still to get."""
     ways = [state.current] if state.phase in AT_REST else [state.target, state.previous, state.current]
     for text in (*(way.pool for way in ways if way is not None), state.retiring):
-        pool = Pool.from_json(text) if '"group"' in text else Pool()
-        if pool.group and pool.devices:
+        pool = Pool.from_json(text) if NODES in text else Pool()
+        if pool.devices:
             yield pool
+
+
+def before(found: Assigned) -> Assigned:
+    """What there was before anybody wanted anything: of a group's pool nothing, for whoever begins to lead finds what others have made."""
+    group = Pool.from_json(found.pool).group
+    if not group:
+        return found
+    nothing = Pool(group=group)
+    return found.model_copy(
+        update={"fingerprint": short(of_pool(nothing)), "assignment": None, "pool": nothing.to_json()}
+    )

@@ -11,6 +11,7 @@ from gpupartition.domain.backend import Config, Problem
 from gpupartition.domain.changes import admitted, settle_down, with_blockers
 from gpupartition.domain.drift import LEFT_ALONE, Waiting, drift_message, given_another_chance, notice, reassigned
 from gpupartition.domain.guards import has_wanted, lost_gpus, missing_gpus, retried
+from gpupartition.domain.leading import before as before_all
 from gpupartition.domain.lifecycle import DEGRADED
 from gpupartition.domain.recovery import recover
 from gpupartition.domain.retiring import RETIRING, retired, said
@@ -69,7 +70,7 @@ def _take_grant(state: State, world: World, token: str) -> Step:
         "phase": Phase.ADMITTED,
         "since": world.now,
         "previous": previous,
-        "original": state.original or previous,
+        "original": state.original or before_all(previous),
         "boot_id": world.boot_id,
         "gpus": len(world.observed.pool.gpus),
         "repairs": [*state.repairs[-7:], world.now] if state.reason == "Drift" else state.repairs,
@@ -118,6 +119,8 @@ def _adopt(state: State, world: World) -> Step | None:
         "reason": reason,
         "message": message,
     }
+    if world.observed.retired.devices:  # that somebody else has retired
+        update["retiring"] = retired(state).beside(world.observed.retired).to_json()
     return Step(settle_down(state.model_copy(update=update), world), message)
 
 
