@@ -6,7 +6,7 @@ import asyncio
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
@@ -352,8 +352,8 @@ class TestReflector:
     async def test_a_mistake_in_a_callback_is_not_hidden(self, client: Client, cluster: Cluster) -> None:
         await cluster.nodes(1)
 
-        def mistaken(_obj: Object) -> Any:
+        def mistaken(*_: object) -> None:
             raise KeyError("no such field")
 
         with pytest.raises(KeyError, match="no such field"):
-            await Reflector(client, NODES, mistaken).run()
+            await Reflector(client, NODES, dict, mistaken).run()
