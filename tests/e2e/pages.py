@@ -118,7 +118,11 @@ class Reader:
 
     async def _types(self, script: str) -> tuple[int | None, str]:
         shell = await asyncio.create_subprocess_exec(
-            *("bash", "-euo", "pipefail", "-c", script), cwd=self.folder, env=dict(self.env), stdout=PIPE, stderr=STDOUT
+            *("bash", "-euo", "pipefail", "-c", script),
+            cwd=self.folder,
+            env={**self.env, "COLUMNS": "110"},
+            stdout=PIPE,
+            stderr=STDOUT,
         )
         said, _ = await shell.communicate()
         return shell.returncode, said.decode()
