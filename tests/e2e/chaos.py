@@ -327,9 +327,9 @@ class Round:
             return
         program = self.chance.choice(living)
         self.note(f"{program.name} is stopped")
-        _signal(program, signal.SIGSTOP)
+        send(program, signal.SIGSTOP)
         await asyncio.sleep(self.chance.uniform(0.2, 4))
-        _signal(program, signal.SIGCONT)
+        send(program, signal.SIGCONT)
         self.note(f"{program.name} goes on")
 
     def _living(self) -> list[Program]:
@@ -350,7 +350,7 @@ class Round:
             await self._bring(node)
             await fault(self.cluster, node, None)
         for program in self._living():
-            _signal(program, signal.SIGCONT)
+            send(program, signal.SIGCONT)
         await self._start_missing()
 
     async def _start_missing(self) -> None:
@@ -387,7 +387,8 @@ def _clock() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _signal(program: Program, number: signal.Signals) -> None:
+def send(program: Program, number: signal.Signals) -> None:
+    """Send it a signal, if it is still there."""
     if program.alive:
         with contextlib.suppress(ProcessLookupError):
             os.kill(program.pid, number)

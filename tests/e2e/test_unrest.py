@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from testbed.faultproxy import FaultProxy
-from tests.e2e.chaos import BAD_LINE, PACE
+from tests.e2e.chaos import BAD_LINE, PACE, send
 from tests.e2e.harness import DRIVERS, POLICIES, eventually
 from tests.e2e.publishing import POLICY, nothing_is_ever_sold_twice
 from tests.e2e.racks import RACK, SPAN, racks
@@ -131,10 +131,10 @@ class Unrest:
             await program.kill()
         else:
             self.diary.append(f"{program.name} is stopped")
-            _signal(program, signal.SIGSTOP)
+            send(program, signal.SIGSTOP)
         beside = [] if len(living) > 2 else [await started(self.own.cluster, self.proxy)]
         await asyncio.sleep(self.chance.uniform(0, 3))
-        _signal(program, signal.SIGCONT)
+        send(program, signal.SIGCONT)
         if beside and program.alive and self.chance.random() < 0.7:
             await program.kill()
 
@@ -152,7 +152,7 @@ class Unrest:
             rack = self.own.racks[number % len(self.own.racks)]
             await client.patch(NODES, node, {"metadata": {"labels": {RACK: rack}}})
         for program in self.own.cluster.operators:
-            _signal(program, signal.SIGCONT)
+            send(program, signal.SIGCONT)
         await self._tend()
         for kind in (PODS, RESOURCE_CLAIMS):
             await client.delete_collection(kind, namespace=self.own.namespace)
@@ -205,12 +205,6 @@ class Unrest:
 
 async def started(cluster: Cluster, proxy: FaultProxy) -> Program:
     return await cluster.start_operator("--kubeconfig", str(proxy.kubeconfig), env=fast(**PACE))
-
-
-def _signal(program: Program, number: signal.Signals) -> None:
-    if program.alive:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(program.pid, number)
 
 
 def nobody_is_in_two_pools(history: Watcher, own: Racks) -> None:
