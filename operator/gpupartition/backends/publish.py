@@ -102,14 +102,11 @@ class Publish:
         spec = _spec(driver)
         if spec.multi_node is not None:
             facts = look()
-            members = facts.group.members if facts.group is not None else ()
+            group, name = facts.group, node["metadata"]["name"]
+            members = group.members if group is not None else ()
             about = tuple((hostname(member), *_depends(spec, member)) for member in members)
-            return (
-                node["metadata"]["name"],
-                facts.group and replace(facts.group, members=()),
-                about,
-                self._runs(driver, facts),
-            )
+            led = group is None or group.leader == name  # what is published decides only of those who follow
+            return name, group and replace(group, members=()), about, "" if led else self._runs(driver, facts)
         return _depends(spec, node)
 
     def compile(self, driver: DriverSpec, policy: PolicySpec, facts: NodeFacts, cluster: Cluster) -> Config:  # noqa: ARG002

@@ -178,8 +178,8 @@ def _same(body: Mapping[str, Any], found: Object) -> bool:
 
 def _owned(body: Mapping[str, Any], found: Object) -> bool:
     """Whether all nodes that it is for own it: it is collected when the last of its owners has gone, by their UIDs."""
-    owners = ({owner["uid"] for owner in each["metadata"].get("ownerReferences", ())} for each in (body, found))
-    return next(owners) <= next(owners)
+    wanted, there = ({o["uid"] for o in each["metadata"].get("ownerReferences", ())} for each in (body, found))
+    return wanted <= there
 
 
 def _canonical(value: Any, *, amounts: bool = False) -> fingerprint.Json:

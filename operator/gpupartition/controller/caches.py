@@ -12,7 +12,7 @@ from typing import Any
 
 from gpupartition import names
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record
-from gpupartition.domain.groups import group_of, on_nodes
+from gpupartition.domain.groups import Group, group_of, on_nodes
 from gpupartition.domain.leading import led, nodes_led
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.suspension import Suspension, of_freeze
@@ -179,9 +179,9 @@ class Caches:
         await _complete(self._config_maps[key], namespace)
         return next(iter(self._config_maps[key].values()), None)
 
-    def slices_on(self, node: str, driver_name: str, group: str = "") -> list[Object]:
+    def slices_on(self, node: str, driver_name: str, group: Group | None = None) -> list[Object]:
         """The ResourceSlices of a DRA driver on a node, or for all nodes of its group."""
-        found = self.slices.by("group", group) if group else self.slices.by("node", node)
+        found = self.slices.by("group", group.name) if group is not None else self.slices.by("node", node)
         return [s for s in found if s["spec"]["driver"] == driver_name]
 
     def pods(self, namespace: str, node: str) -> list[Object]:
@@ -294,8 +294,8 @@ def trim_pod(body: Object) -> Object:
 def _slice_of_a_plugin(body: Object) -> Iterable[str]:
     """The driver, unless the pool is named as this operator names the pools that it publishes itself."""
     spec = body["spec"]
-    units = (spec.get("nodeName", ""), *_slice_group(body))
-    return () if spec["pool"]["name"] in {f"{spec['driver']}/{unit}" for unit in units} else (str(spec["driver"]),)
+    ours = group_of(spec) or spec["pool"]["name"] == f"{spec['driver']}/{spec.get('nodeName', '')}"
+    return () if ours else (str(spec["driver"]),)
 
 
 def _slice_node(body: Object) -> Iterable[str]:

@@ -55,8 +55,7 @@ class Census:
 
 
 def _published(caches: Caches, driver: Driver, scope: Scope, node: str) -> tuple[Object, ...]:
-    group = scope.groups.get(node)
-    return tuple(caches.slices_on(node, driver.driver_name, group.name if group is not None else ""))
+    return tuple(caches.slices_on(node, driver.driver_name, scope.groups.get(node)))
 
 
 def _stock(driver: Driver, slices: tuple[Object, ...], claims: tuple[Object, ...]) -> Stock:

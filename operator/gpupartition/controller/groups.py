@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from gpupartition.api.v1alpha1 import NodeStateStatus
@@ -29,7 +30,8 @@ class Groups:
 
     def __init__(self, caches: Caches) -> None:
         self._caches = caches
-        self._sorted: tuple[str, Mapping[str, Mapping[str, Sequence[Object]]]] = "", {}
+        self._version = ""  # of the nodes that are sorted
+        self._sorted: dict[str, Mapping[str, Sequence[Object]]] = {}
 
     def name(self, driver: Driver, node: Object | None, state: NodeStateStatus) -> str:
         """The group of a node: the one that its record leads, or that nobody else can empty, else what its label says; "" for none."""
@@ -54,20 +56,16 @@ class Groups:
         named = [str(n["metadata"]["name"]) for n in members]
         having = self._having(driver, group) | ({me: state} if led(state) else {})
         leader = _leader(having, named) or (me if self._left(driver, me) == group else "")
-        return Group(
-            name=group,
-            leader=leader,
-            members=members,
-            kept_out=self._kept_out(driver, policy, me, Group(name=group, leader=leader, members=members), state),
-            skipped=next((str(n["metadata"]["name"]) for n in members if skips(n)), ""),
-        )
+        skipped = next((str(n["metadata"]["name"]) for n in members if skips(n)), "")
+        found = Group(name=group, leader=leader, members=members, skipped=skipped)
+        return replace(found, kept_out=self._kept_out(driver, policy, me, found, state))
 
     def _kept_out(self, driver: Driver, policy: Policy | None, me: str, group: Group, state: NodeStateStatus) -> str:
         record = self._caches.records.get(group.leader)
         if policy is not None and record is not None and record.spec.policy_ref.uid not in {"", policy.uid}:
             policy_name = record.spec.policy_ref.name
             return f"node {group.leader} of policy {policy_name} leads group {group.name}, and a group has one policy"
-        if me == group.leader or any(member["metadata"]["name"] == me for member in group.members):
+        if me == group.leader or me in group.names:
             return ""
         if led(state):
             return f"it has left group {group.name}, which node {group.leader} leads from now on"
@@ -80,11 +78,12 @@ class Groups:
 
     def _left(self, driver: Driver, me: str) -> str:
         """A pool that nobody leads, nor comes to lead, and of whose nodes this is the first: nobody else would take it away."""
-        for group in {g for body in self._caches.slices.by("on", key_of(me)) for g in (group_of(body["spec"]),)}:
-            slices = self._caches.slices_on(me, driver.driver_name, group)
+        specs = [body["spec"] for body in self._caches.slices.by("on", key_of(me))]
+        for group in {group_of(spec) for spec in specs if spec["driver"] == driver.driver_name}:
             labelled = (node["metadata"]["name"] for node in self._labelled(driver, group))
-            if not slices or self._having(driver, group) or any(self._is_ours(driver, name) for name in labelled):
+            if self._having(driver, group) or any(self._is_ours(driver, name) for name in labelled):
                 continue
+            slices = self._caches.slices_on(me, driver.driver_name, Group(name=group, leader=""))
             on = {device.get("nodeName", "") for body in slices for device in body["spec"].get("devices", ())}
             if min((name for name in on if self._is_ours(driver, name)), default="") == me:
                 return group
@@ -95,17 +94,16 @@ class Groups:
         return record is not None and record.spec.driver == driver.name
 
     def _labelled(self, driver: Driver, group: str) -> Sequence[Object]:
-        label, seen = label_of(driver), self._caches.nodes.resource_version
-        if self._sorted[0] != seen:
-            self._sorted = seen, {}
-        found = dict(self._sorted[1])
-        if label not in found:
+        label, nodes = label_of(driver), self._caches.nodes
+        if self._version != nodes.resource_version:
+            self._version = nodes.resource_version
+            self._sorted.clear()
+        if label not in self._sorted:
             by_value: dict[str, list[Object]] = defaultdict(list)
-            for _, node in sorted(self._caches.nodes.items()):
+            for _, node in sorted(nodes.items()):
                 by_value[node["metadata"]["labels"].get(label, "")].append(node)
-            found[label] = by_value
-            self._sorted = seen, found
-        return found[label].get(group, ())
+            self._sorted[label] = by_value
+        return self._sorted[label].get(group, ())
 
     def _belongs(self, driver: Driver, policy: Policy | None, node: Object, group: str) -> bool:
         meta = node["metadata"]

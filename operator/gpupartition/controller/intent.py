@@ -278,8 +278,7 @@ class Intents:
     def facts(self, driver: Driver, policy: Policy, node: Object, state: NodeStateStatus | None) -> NodeFacts:
         """A node as the caches know it; `state` is what its record says, if it has one."""
         group = self.groups.of(driver, policy, node, state)
-        name = group.name if group is not None else ""
-        slices = self._caches.slices_on(node["metadata"]["name"], driver.driver_name, name)
+        slices = self._caches.slices_on(node["metadata"]["name"], driver.driver_name, group)
         return NodeFacts(node=node, slices=slices, known=known(state), group=group)
 
 

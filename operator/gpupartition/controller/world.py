@@ -82,7 +82,7 @@ class Reader:
             found=Found(
                 node=node,
                 group=group,
-                slices=self._caches.slices_on(name, driver.driver_name, group.name if group else ""),
+                slices=self._caches.slices_on(name, driver.driver_name, group),
                 pods=await self._pods(driver, name, live=False),
                 rule=self._caches.rule(rule_name),
                 held=_held(driver, name, pool, self._caches.claims.by("pool", pool)),

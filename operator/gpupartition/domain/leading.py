@@ -35,7 +35,7 @@ def _pools(state: NodeStateStatus) -> Iterator[Pool]:
             yield pool
 
 
-def before(found: Assigned) -> Assigned:
+def before_all(found: Assigned) -> Assigned:
     """What there was before anybody wanted anything: of a group's pool nothing, for whoever begins to lead finds what others have made."""
     group = Pool.from_json(found.pool).group
     if not group:

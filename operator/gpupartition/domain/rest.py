@@ -11,7 +11,7 @@ from gpupartition.domain.backend import Config, Problem
 from gpupartition.domain.changes import admitted, settle_down, with_blockers
 from gpupartition.domain.drift import LEFT_ALONE, Waiting, drift_message, given_another_chance, notice, reassigned
 from gpupartition.domain.guards import has_wanted, lost_gpus, missing_gpus, retried
-from gpupartition.domain.leading import before as before_all
+from gpupartition.domain.leading import before_all
 from gpupartition.domain.lifecycle import DEGRADED
 from gpupartition.domain.recovery import recover
 from gpupartition.domain.retiring import RETIRING, retired, said
