@@ -50,7 +50,7 @@ def fast(**seconds: float) -> dict[str, str]:
 
     Names are those of `settings.py` without prefix and unit. Where a race is tested, settle must not be shorter than a second.
     """
-    short = {"settle": 0.3, "idle_gap": 0.3, "min_ready": 0.3, "summary": 0.3} | seconds
+    short = {"settle": 0.3, "idle_gap": 0.3, "min_ready": 0.3, "summary": 0.3, "arriving": 3} | seconds
     env = {f"GPUPARTITION_{name.upper()}_SECONDS": f"{value:g}" for name, value in short.items()}
     return {"GPUPARTITION_HOST": "127.0.0.1", "GPUPARTITION_PORT": "0", **env}
 

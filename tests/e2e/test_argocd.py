@@ -429,7 +429,7 @@ async def test_what_the_page_says_can_be_typed_as_it_stands_there(
                 continue
             await argocd(*command[1:], folder=tmp_path)
             if program is None and "wait" in command:  # what kwok runs as the operator's pod does nothing
-                program = await operator(cluster)
+                program = await operator(cluster, arriving=30)  # driver and policies come with one sync
             if "gpus" in command and "wait" in command:
                 assert says(await cluster.client.get(POLICIES, "inference"), "Ready") == ("True", "RolloutComplete")
         assert await offered(cluster) == {node: {"of2"}}

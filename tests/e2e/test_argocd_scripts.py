@@ -155,6 +155,7 @@ IGNORED: Final = {"argocd.argoproj.io/ignore-healthcheck": "true"}
         ("all verified", "Healthy"),
         ("halted", "Degraded"),
         ("refused", "Degraded"),
+        ("its driver is missing", "Progressing"),
         ("deleting", "Progressing"),
     ],
 )

@@ -88,7 +88,7 @@ def policy(status: PolicyStatus, *, generation: int = 1, deleting: bool = False)
 def late(of: Rollout) -> PolicyStatus:
     """The status of a roll-out in which nothing has moved for so long that its patience is over."""
     before = situations.status(of)
-    return situations.status(of, before=before, now=T0 + timedelta(hours=1))
+    return situations.status(of, before=before, now=T0 + timedelta(days=1))
 
 
 def cases() -> dict[str, tuple[Object, str, str]]:
@@ -101,7 +101,7 @@ def cases() -> dict[str, tuple[Object, str, str]]:
         elif row.stalled:
             expected = FAILED, CURRENT if row.accepted else FAILED
         else:
-            expected = CURRENT if row.ready else IN_PROGRESS, CURRENT
+            expected = CURRENT if row.ready else IN_PROGRESS, CURRENT if row.accepted else IN_PROGRESS
         found[row.situation] = (body, *expected)
     done, refused = situations.rollout(situations.DONE), situations.rollout(problems=[situations.REFUSED])
     unseen = {"complete": done, "refused": refused}
@@ -110,9 +110,11 @@ def cases() -> dict[str, tuple[Object, str, str]]:
         found[f"{what}, and changed since"] = (body, IN_PROGRESS, IN_PROGRESS)
     moving = situations.rollout(situations.MOVING, reason="RollingOut", spec=PATIENCE)
     braked = situations.rollout(situations.WAITING, reason="MassDrift")
+    missing = situations.rollout(problems=[situations.MISSING])
     torn = situations.rollout(situations.DONE, conflicts=["x"], spec=PATIENCE)
     found["many nodes drifted together"] = (policy(situations.status(braked)), FAILED, CURRENT)
     found["nothing has moved for too long"] = (policy(late(moving)), FAILED, CURRENT)
+    found["its driver has not come"] = (policy(late(missing)), FAILED, FAILED)
     found["a conflict for too long"] = (policy(late(torn)), FAILED, CURRENT)
     return found
 

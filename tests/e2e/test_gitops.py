@@ -312,6 +312,21 @@ async def test_a_driver_tells_how_its_installation_is_before_any_policy_names_it
     await eventually(lambda: driver_says(cluster, where.driver, "True", "Ready"))
 
 
+async def test_a_policy_that_comes_before_its_driver_is_at_no_time_called_broken(cluster: Cluster) -> None:
+    where = await site(cluster, 1)
+    its_driver = await cluster.client.get(DRIVERS, where.driver)
+    its_driver["metadata"] = {"name": where.driver}
+    await cluster.client.delete(DRIVERS, where.driver)
+    await operator(cluster, arriving=60)
+    async with Watcher(cluster, POLICIES) as history:
+        await apply(cluster, policy("early", where.driver, equal(2)))
+        waiting = await said(cluster, "early", "Reconciling", "True", "DriverNotFound")
+        assert says(waiting, "Accepted") == ("False", "DriverNotFound")
+        await apply(cluster, its_driver)
+        await ready(cluster, "early")
+    assert [change for change in history.changes(POLICIES, "early") if condition(change.body, "Stalled")] == []
+
+
 async def test_a_driver_in_whose_namespace_the_operator_has_no_rights_holds_up_nobody_else(cluster: Cluster) -> None:
     where = await site(cluster, 1)
     closed = await cluster.namespace("closed")

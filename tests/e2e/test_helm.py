@@ -395,7 +395,7 @@ async def unfreeze(cluster: Cluster) -> None:
 async def looks_again_at_all(cluster: Cluster) -> None:
     """Let the operator bring another policy to an end, so that all that it was told before has been looked at."""
     await apply(cluster, policy("marker", "nobody", equal(2), selector={"pool": "nowhere"}))
-    await said(cluster, "marker", "Stalled", "True", "DriverNotFound")
+    await said(cluster, "marker", "Accepted", "False", "DriverNotFound")
 
 
 KEEP_AS_IT_IS: Final = {"name": "as-it-is", "match": {"all": True}, "type": "Keep"}
@@ -539,7 +539,7 @@ async def test_what_the_page_says_can_be_typed_as_it_stands_there(cluster: Clust
             await helm(*arguments, folder=tmp_path)
             if program is None:  # what kwok runs as the operator's pod does nothing
                 await helm.becomes_operator()
-                program = await operator(cluster)
+                program = await operator(cluster, arriving=30)
             if arguments[:2] in (["install", "inference"], ["upgrade", "inference"]):
                 await cluster.published(8 * 3, node=node, driver="gpu.example.org")
             if "readOnly=true" in arguments:

@@ -38,6 +38,7 @@ from gpupartition.domain.pool import Pool
 from gpupartition.domain.rest import released_at
 from gpupartition.domain.rollout import UNREADABLE, Rollout
 from gpupartition.domain.standing import standings
+from gpupartition.domain.world import Limits
 from gpupartition.kube import Object
 from gpupartition.kube.reflector import key_of
 
@@ -284,7 +285,7 @@ def test_a_record_is_read_whatever_is_in_it_and_what_cannot_be_read_is_nodes_own
     admission = admit(nodes=[on], others=(), ledger=[], rules=rules)
     for deleting in (False, True):
         about = Rollout(spec=None, nodes=[on], records=of, admission=admission, deleting=deleting)
-        summarise(about, before=PolicyStatus(), generation=1, now=now, revision="")
+        summarise(about, before=PolicyStatus(), generation=1, now=now, revision="", arriving=Limits().arriving)
 
 
 @pytest.mark.parametrize("kind", ["GpuPartitionPolicy", "GpuPartitionDriver"])

@@ -11,7 +11,7 @@ from tests.unit.worlds import HALVES, T0
 
 from gpupartition.api.v1alpha1 import Assigned, Blocker, Condition, NodeStateStatus, Phase, PolicySpec, PolicyStatus
 from gpupartition.domain.admission import Admission, Standing
-from gpupartition.domain.backend import Problem
+from gpupartition.domain.backend import Problem, Turn
 from gpupartition.domain.conditions import summarise
 from gpupartition.domain.rollout import UNREADABLE, Rollout
 from gpupartition.domain.world import AT_REST
@@ -27,6 +27,10 @@ SPEC: Final = PolicySpec.model_validate(
 OBSERVE: Final = SPEC.model_copy(update={"mode": "Observe"})
 TARGET: Final[Assigned] = HALVES.assigned()
 WHY: Final = "the node does not publish what is wanted: 2 of 2 devices are missing, such as gpu-0-part-0"
+ARRIVING: Final = timedelta(days=1)
+MISSING: Final = Problem(
+    reason="DriverNotFound", at="spec.driver", why="there is no such driver", fix="create it", turn=Turn.CLUSTER
+)
 REFUSED: Final = Problem(
     reason="TooManyDevices", at="spec.layouts[0].equal.parts", why="200 are too many", fix="ask for at most 128"
 )
@@ -85,7 +89,9 @@ def rollout(*nodes: Node, reason: str = "", words: str = "", **more: Any) -> Rol
 def status(
     of: Rollout, *, before: PolicyStatus | None = None, generation: int = 1, now: Any = T0, revision: str = "r"
 ) -> PolicyStatus:
-    return summarise(of, before=before or PolicyStatus(), generation=generation, now=now, revision=revision)
+    return summarise(
+        of, before=before or PolicyStatus(), generation=generation, now=now, revision=revision, arriving=ARRIVING
+    )
 
 
 def said(found: PolicyStatus) -> dict[str, tuple[str, str]]:
@@ -173,6 +179,10 @@ TABLE: Final = (
         stalled=True,
     ),
     Row("refused", rollout(DONE, problems=[REFUSED]), False, "TooManyDevices", accepted=False, stalled=True),
+    Row("its driver is missing", rollout(problems=[MISSING]), False, MISSING.reason, accepted=False, reconciling=True),
+    Row(
+        "missing, and wrong", rollout(problems=[MISSING, REFUSED]), False, MISSING.reason, accepted=False, stalled=True
+    ),
     Row(
         "refused and unreadable",
         rollout(spec=None, problems=[REFUSED]),

@@ -20,6 +20,7 @@ from gpupartition.api.v1alpha1 import (
     PolicyStatus,
 )
 from gpupartition.domain.admission import Admission, Rules, Standing, admit
+from gpupartition.domain.backend import Problem, Turn
 from gpupartition.domain.conditions import summarise, verdict
 from gpupartition.domain.lifecycle import advance
 from gpupartition.domain.patience import patience_ends
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 SECOND: Final = timedelta(seconds=1)
 MINUTE: Final = timedelta(minutes=1)
+ARRIVING: Final = Limits().arriving
 
 
 def node(name: str, phase: Phase = Phase.PENDING, **more: Any) -> Standing:
@@ -317,7 +319,9 @@ DEADLINE: Final = timedelta(seconds=600)
 
 
 def told(of: Rollout, now: datetime, before: PolicyStatus | None = None, generation: int = 1) -> PolicyStatus:
-    return summarise(of, before=before or PolicyStatus(), generation=generation, now=now, revision="r")
+    return summarise(
+        of, before=before or PolicyStatus(), generation=generation, now=now, revision="r", arriving=ARRIVING
+    )
 
 
 def says(status: PolicyStatus, kind: str) -> Condition | None:
@@ -405,17 +409,65 @@ def test_a_conflict_that_lasts_is_stalled_and_still_called_a_conflict() -> None:
 def test_without_a_deadline_it_waits_for_ever() -> None:
     stuck = rollout(node("b", Phase.APPLYING))
     assert not says(told(stuck, T0 + timedelta(days=365), told(stuck, T0)), "Stalled")
-    of = patience_ends(stuck, verdict(stuck), before=PolicyStatus(), generation=1, now=T0)
+    of = patience_ends(stuck, verdict(stuck), before=PolicyStatus(), generation=1, now=T0, arriving=ARRIVING)
     assert of is None
 
 
 def test_it_is_known_when_to_look_again() -> None:
     stuck = rollout(node("b", Phase.APPLYING), spec=spec(**PATIENT))
     before = told(stuck, T0)
-    due = patience_ends(stuck, verdict(stuck), before=before, generation=1, now=T0 + MINUTE)
+    due = patience_ends(stuck, verdict(stuck), before=before, generation=1, now=T0 + MINUTE, arriving=ARRIVING)
     assert due == T0 + DEADLINE
 
 
 def test_a_policy_that_is_done_has_no_deadline() -> None:
     done = rollout(node("a", Phase.UP_TO_DATE), spec=spec(**PATIENT))
     assert not says(told(done, T0 + timedelta(days=9), told(done, T0)), "Stalled")
+
+
+# ── what the cluster lacks ────────────────────────────────────────────────────────────────────────────────────────────
+
+NO_DRIVER: Final = Rollout(
+    spec=spec(),
+    nodes=(),
+    records={},
+    admission=Admission(),
+    problems=[
+        Problem(reason="DriverNotFound", at="spec.driver", why="it is not there", fix="create it", turn=Turn.CLUSTER)
+    ],
+)
+
+
+def stalls(status: PolicyStatus) -> bool:
+    """Whether a policy is given up; one that is not is being worked on, and neither is accepted."""
+    given_up, waits, accepted = (says(status, kind) for kind in ("Stalled", "Reconciling", "Accepted"))
+    assert (given_up is None) != (waits is None)
+    assert accepted is not None
+    assert (accepted.status, accepted.reason) == ("False", "DriverNotFound")
+    return given_up is not None
+
+
+def test_a_driver_that_comes_a_moment_after_its_policy_is_waited_for() -> None:
+    fresh = told(NO_DRIVER, T0)
+    assert not stalls(fresh)
+    assert not stalls(told(NO_DRIVER, T0 + ARRIVING - SECOND, fresh))
+    due = patience_ends(NO_DRIVER, verdict(NO_DRIVER), before=fresh, generation=1, now=T0 + SECOND, arriving=ARRIVING)
+    assert due == T0 + ARRIVING
+
+
+def test_one_that_does_not_come_stalls_its_policy_until_something_else_is_asked() -> None:
+    given_up = told(NO_DRIVER, T0 + ARRIVING, told(NO_DRIVER, T0))
+    assert stalls(given_up)
+    assert stalls(told(NO_DRIVER, T0 + ARRIVING + SECOND, given_up))
+    edited = told(NO_DRIVER, T0 + 2 * ARRIVING, given_up, generation=2)
+    assert not stalls(edited)
+    assert not stalls(told(NO_DRIVER, T0 + 2 * ARRIVING + SECOND, edited, generation=2))
+    assert stalls(told(NO_DRIVER, T0 + 3 * ARRIVING, edited, generation=2))
+
+
+def test_one_that_is_deleted_after_a_long_roll_out_is_waited_for_as_long() -> None:
+    long_ago = told(rollout(node("b", Phase.APPLYING)), T0 - timedelta(days=1))
+    gone = told(NO_DRIVER, T0, long_ago)
+    assert not stalls(gone)
+    assert not stalls(told(NO_DRIVER, T0 + SECOND, gone))
+    assert stalls(told(NO_DRIVER, T0 + ARRIVING, gone))

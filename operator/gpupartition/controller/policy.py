@@ -18,7 +18,7 @@ from gpupartition.controller.probe import GRANTED, Probe
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, new_record, with_state
 from gpupartition.controller.scope import FAILURES, Scope, ledger_of, read_scope
 from gpupartition.controller.summary import Summary, sooner
-from gpupartition.domain.backend import Problem, Refused
+from gpupartition.domain.backend import Problem, Refused, Turn
 from gpupartition.domain.entries import is_there
 from gpupartition.domain.world import AT_REST
 from gpupartition.kube import Client, Conflict, NotFound, Object
@@ -73,7 +73,8 @@ class PolicyLoop:
                 return None
             return await self._summary.refuse(body, policy, [_no_driver(policy.spec.driver)])
         except Refused as refused:
-            return await self._summary.refuse(body, policy, refused.problems) or GRANTED
+            again = await self._summary.refuse(body, policy, refused.problems)
+            return min(again or GRANTED, GRANTED)
         scope = read_scope(
             body, policy, driver, driver_body, caches=self._caches, intents=self._intents, policies=self._policies
         )
@@ -186,4 +187,5 @@ def _no_driver(name: str) -> Problem:
         at="spec.driver",
         why=f"there is no GpuPartitionDriver {name}",
         fix="create it, or name one of `kubectl get gpd`",
+        turn=Turn.CLUSTER,
     )

@@ -66,8 +66,11 @@ class Summary:
             spec=policy.spec, nodes=(), records={}, admission=Admission(), problems=problems, deleting=policy.deleting
         )
         now = datetime.now(UTC)
-        status = summarise(rollout, before=policy.status, generation=policy.generation, now=now, revision="")
-        return await self._write(body, policy, status)
+        arriving = self._settings.limits.arriving
+        status = summarise(
+            rollout, before=policy.status, generation=policy.generation, now=now, revision="", arriving=arriving
+        )
+        return sooner(await self._write(body, policy, status), self._due(rollout, policy, now))
 
     async def policy(self, scope: Scope, admission: Admission) -> timedelta | None:
         """Sum up; returns when to do so again, if it was too early."""
@@ -98,6 +101,7 @@ class Summary:
             generation=policy.generation,
             now=now,
             revision=revision([i.wanted.fingerprint for i in scope.intents.values() if i.wanted]),
+            arriving=self._settings.limits.arriving,
             capacity=self._census.capacity(scope),
         )
         status = sum_up(rollout)
@@ -110,12 +114,20 @@ class Summary:
                 rollout, look_again = replace(rollout, astray=astray), WATCHED
                 status = sum_up(rollout)
         again = await self._write(scope.body, policy, status)
-        due = None
-        if policy.spec is not None and policy.spec.rollout.progress_deadline_seconds:
-            said = verdict(rollout)
-            due = patience_ends(rollout, said, before=policy.status, generation=policy.generation, now=now)
-        due = min((at for at in (due, now + look_again if look_again else None) if at is not None), default=None)
-        return sooner(again, due if due is not None and due > now else None)
+        again = sooner(again, self._due(rollout, policy, now))
+        return sooner(again, now + look_again if look_again else None)
+
+    def _due(self, rollout: Rollout, policy: Policy, now: datetime) -> datetime | None:
+        """When waiting will be called stalled, if nothing happens until then."""
+        due = patience_ends(
+            rollout,
+            verdict(rollout),
+            before=policy.status,
+            generation=policy.generation,
+            now=now,
+            arriving=self._settings.limits.arriving,
+        )
+        return due if due is not None and due > now else None
 
     async def _outlook(self, scope: Scope) -> tuple[Plan | None, timedelta | None]:
         """For a policy that observes: what it would do."""
@@ -138,9 +150,10 @@ class Summary:
         self._policies[policy.name] = written
         body["metadata"] = written["metadata"]
         before, after = _ready(policy.status), _ready(status)
-        if after is not None and (before is None or before.reason != after.reason):
-            stalled = any(c.type == "Stalled" for c in status.conditions) or after.reason == "NoMatchingNodes"
-            await self._recorder.condition(body, after.reason, after.message, warning=stalled)
+        given_up = _is_stalled(status) and not _is_stalled(policy.status)
+        if after is not None and (before is None or before.reason != after.reason or given_up):
+            warning = _is_stalled(status) or after.reason == "NoMatchingNodes"
+            await self._recorder.condition(body, after.reason, after.message, warning=warning)
             log.info("%s: %s", after.reason, after.message, extra={"policy": policy.name})
         return None
 
@@ -191,6 +204,10 @@ def _ready(status: PolicyStatus) -> Condition | None:
 def _is_ready(status: PolicyStatus) -> bool:
     ready = _ready(status)
     return ready is not None and ready.status == "True"
+
+
+def _is_stalled(status: PolicyStatus) -> bool:
+    return any(c.type == "Stalled" for c in status.conditions)
 
 
 def _words(status: PolicyStatus) -> Any:

@@ -7,7 +7,7 @@ Stalled is what Helm and Flux print, so it names the node and the cause.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from gpupartition.api.v1alpha1 import (
@@ -17,6 +17,7 @@ from gpupartition.api.v1alpha1 import (
     PolicyStatus,
     ProfileCapacity,
 )
+from gpupartition.domain.backend import Turn
 from gpupartition.domain.drift import brake, is_drifting
 from gpupartition.domain.patience import out_of_patience, patience_ends
 from gpupartition.domain.rollout import UNREADABLE, Rollout, Verdict, blockers, count, failures, in_words
@@ -135,7 +136,11 @@ def _special(rollout: Rollout) -> Verdict | None:
         return Verdict(ready=False, reason="Terminating", message=message, reconciling=True, accepted=None)
     if rollout.problems:
         message = "; ".join(str(p) for p in rollout.problems[:3])
-        return Verdict(ready=False, reason=rollout.problems[0].reason, message=message, stalled=True, accepted=False)
+        awaited = all(p.turn is Turn.CLUSTER for p in rollout.problems)  # nothing is wrong with what was asked
+        reason = rollout.problems[0].reason
+        return Verdict(
+            ready=False, reason=reason, message=message, reconciling=awaited, stalled=not awaited, accepted=False
+        )
     if rollout.spec is not None and rollout.spec.mode == "Observe" and not failures(rollout):
         outlook = rollout.outlook or f"{rollout.would_change} of {len(rollout.nodes)} nodes would change"
         message = f"{outlook}; nothing is touched"
@@ -196,11 +201,12 @@ def summarise(
     generation: int,
     now: datetime,
     revision: str,
+    arriving: timedelta,
     capacity: Iterable[ProfileCapacity] = (),
 ) -> PolicyStatus:
     """The whole status; equal to `before` when nothing that it says has changed."""
     said = verdict(rollout)
-    due = patience_ends(rollout, said, before=before, generation=generation, now=now)
+    due = patience_ends(rollout, said, before=before, generation=generation, now=now, arriving=arriving)
     if due is not None and due <= now:
         said = out_of_patience(rollout, said)
     counts = count(rollout)

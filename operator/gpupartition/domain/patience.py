@@ -1,7 +1,8 @@
-"""When a roll-out that should move, and does not, is called stalled: spec.rollout.progressDeadlineSeconds."""
+"""When waiting is called stalled: for a roll-out to move, or for what a policy needs of the cluster."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from gpupartition.api.v1alpha1 import NodeStateStatus, Phase, PolicyStatus
@@ -11,13 +12,16 @@ from gpupartition.domain.rollout import Rollout, Verdict, blockers, in_words
 
 
 def patience_ends(
-    rollout: Rollout, said: Verdict, *, before: PolicyStatus, generation: int, now: datetime
+    rollout: Rollout, said: Verdict, *, before: PolicyStatus, generation: int, now: datetime, arriving: timedelta
 ) -> datetime | None:
-    """When the progress deadline is over; None where there is none, or where nothing is to move now.
+    """When waiting is over; None where there is no end to it, or where nothing is waited for.
 
-    Time counts from the last move, and only while something should move: not before this generation was accepted, the roll-out was resumed,
-    the window was opened and the pause between two nodes was over.
+    For a roll-out to move: spec.rollout.progressDeadlineSeconds. Time counts from the last move, and only while something should move: not
+    before this generation was accepted, the roll-out was resumed, the window was opened and the pause between two nodes was over.
+    For what a policy that is not accepted needs of the cluster: `arriving`, since it has been missing.
     """
+    if said.accepted is False:
+        return _missing_since(before, generation, now) + arriving if said.reconciling else None
     spec = rollout.spec
     if spec is None or not spec.rollout.progress_deadline_seconds or not said.reconciling:
         return None
@@ -38,6 +42,15 @@ def patience_ends(
     return max(at for at in times if at is not None) + timedelta(seconds=spec.rollout.progress_deadline_seconds)
 
 
+def _missing_since(before: PolicyStatus, generation: int, now: datetime) -> datetime:
+    """Since when a generation has not been accepted for what the cluster lacks. What was given up stays so until something else is asked."""
+    said = {c.type: c for c in before.conditions}
+    accepted, reconciling = said.get("Accepted"), said.get("Reconciling")
+    if before.observed_generation != generation or accepted is None or accepted.status == "True":
+        return now
+    return max(c.last_transition_time for c in (accepted, reconciling) if c is not None)
+
+
 def _moved(record: NodeStateStatus) -> bool:
     """Whether a node's last change was a move. One that was given up and begins again has not moved until it gets further."""
     beginnings = {Phase.PENDING, Phase.ADMITTED, Phase.QUIESCING, Phase.DRAINING, Phase.ABORTING}
@@ -45,7 +58,9 @@ def _moved(record: NodeStateStatus) -> bool:
 
 
 def out_of_patience(rollout: Rollout, said: Verdict) -> Verdict:
-    """What is said once the deadline is over."""
+    """What is said once waiting is over."""
+    if said.accepted is False:
+        return replace(said, reconciling=False, stalled=True)
     assert rollout.spec is not None, rollout
     seconds = rollout.spec.rollout.progress_deadline_seconds
     reason = said.reason if said.reason == "Conflict" else "ProgressDeadlineExceeded"

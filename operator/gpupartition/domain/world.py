@@ -57,6 +57,9 @@ class Limits:
     first_looks: timedelta = timedelta(
         seconds=10
     )  # whoever could go first may be among those that were not looked at yet
+    arriving: timedelta = timedelta(
+        seconds=30
+    )  # what a policy needs of the cluster may be created by the same hand, a moment after it
     drift: timedelta = timedelta(seconds=180)  # a kubelet start wipes the slices for up to 42 s
     not_ready: timedelta = timedelta(seconds=30)  # a node that flaps must not be closed and opened each time
 
