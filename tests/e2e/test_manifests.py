@@ -179,7 +179,7 @@ async def test_what_monitors_it_is_put_together_for_prometheus_and_grafana(insta
     assert made.keys() == {"PodMonitor", "PrometheusRule", "ConfigMap"}
     assert {each["metadata"]["namespace"] for each in made.values()} == {OPERATOR_NAMESPACE}
     assert made["ConfigMap"]["metadata"]["labels"]["grafana_dashboard"] == "1"
-    assert yaml.safe_load(made["ConfigMap"]["data"]["dashboard.json"])["uid"] == "gpupartition"
+    assert yaml.safe_load(made["ConfigMap"]["data"]["gpupartition.json"])["uid"] == "gpupartition"
 
 
 async def test_an_operator_with_these_rights_starts_and_is_refused_nothing(cluster: Cluster) -> None:
