@@ -91,6 +91,15 @@ ARGOCD: Final = Tool(
 REDIS: Final = Tool(name="redis", module="argocd", package=".", version="2.35.0")
 """For manifests/argocd/: no parts of a testbed, and built only where they are asked."""
 
+CONTROLLER_GEN: Final = Tool(
+    name="controller-gen",
+    module="prometheus",
+    package="sigs.k8s.io/controller-tools/cmd/controller-gen",
+    version="0.23.0",
+    ldflags="-s -w -X sigs.k8s.io/controller-tools/pkg/version.version=v0.23.0",
+)
+"""Which makes the CRDs of the Prometheus operator from its types: no part of a testbed, and built only where it is asked."""
+
 KSTATUS: Final = Tool(name="kstatus", module="kstatus", package=".", version="0.37.2")
 """What Flux and Helm make of an object's status, for manifests/flux/: no part of a testbed, and built only where it is asked."""
 
@@ -140,12 +149,15 @@ class Builder:
         digest.update(f"{tool.package} {tool.ldflags} {platform.system()} {platform.machine()}".encode())
         return self.cache / "bin" / f"{tool.name}-{tool.version}-{digest.hexdigest()[:12]}" / tool.name
 
+    async def go(self) -> Path:
+        """The Go that tools are built with, installed where there is none. Raises BuildError."""
+        async with self._lock():
+            return await self._go()
+
     async def source(self, tool: Tool) -> Path:
         """The folder of the module that a tool is built of, as `go.sum` pins it. Raises BuildError."""
         find = ["-C", str(MODULES / tool.module), "list", "-mod=readonly", "-find", "-f={{.Module.Dir}}", tool.package]
-        async with self._lock():
-            go = await self._go()
-            said = await _output([str(go), *find], {**self.env, "GOTOOLCHAIN": "local", "GOWORK": "off"})
+        said = await _output([str(await self.go()), *find], {**self.env, "GOTOOLCHAIN": "local", "GOWORK": "off"})
         if not said:
             raise BuildError(f"the source of {tool.name} {tool.version} cannot be had; try: go {' '.join(find)}")
         return Path(said.strip())

@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import sys
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Final
 import pytest
 import yaml
 from testbed.build import HELM, Builder, cache_folder
-from testbed.controlplane import OPERATOR_ACCOUNT, ROOT, ControlPlane, Shape
-from testbed.programs import TestbedError, leashed
+from testbed.controlplane import ROOT, ControlPlane, Shape
+from testbed.programs import TestbedError
 from testbed.progress import Progress
 from tests.e2e.harness import DRIVERS, POLICIES, Cluster, eventually
+from tests.e2e.helm import CHART, RELEASE, Helm, by_name, documents
+from tests.e2e.prometheus import POD_MONITORS, RULES, prometheus
 from tests.e2e.publishing import gpus
 from tests.e2e.rollout import (
     apply,
@@ -33,6 +35,7 @@ from tests.e2e.rollout import (
 from tests.unit.test_docs import blocks
 
 from gpupartition.kube import (
+    CLUSTER_ROLES,
     CONFIG_MAPS,
     CRDS,
     DEPLOYMENTS,
@@ -50,55 +53,12 @@ if TYPE_CHECKING:
 
     from gpupartition.kube import Object
 
-CHART: Final = ROOT / "charts" / "gpupartition"
 POLICIES_CHART: Final = ROOT / "charts" / "gpupartition-policies"
-RELEASE: Final = "gpupartition"
 NO_POD: Final = ("--set", "replicas=0")  # the operator is a process of this machine
 NOWHERE: Final = ("--set", "driverNamespaces=null")
+MONITORED: Final = ("--set", "prometheus.enabled=true,grafana.enabled=true")
 KEEP: Final = {"helm.sh/resource-policy": "keep"}
 VENDORS: Final = ("gpu-operator", "dra-driver-nvidia-gpu", "kube-amd-gpu", "k8s-gpu-dra-driver")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Helm:
-    """The real program, as administrator of one control plane."""
-
-    program: Path
-    controlplane: ControlPlane
-    home: Path
-
-    async def __call__(self, *arguments: str | Path, values: Object | None = None, folder: Path = ROOT) -> str:
-        """Run it in a folder, and return what it prints. Raises TestbedError with its complaint."""
-        homes = {f"HELM_{each}_HOME": str(self.home / each.lower()) for each in ("CACHE", "CONFIG", "DATA")}
-        more = ["--values", "-"] if values is not None else []
-        process = await asyncio.create_subprocess_exec(
-            *leashed([self.program, *arguments, *more]),
-            cwd=folder,
-            env={**os.environ, **homes, "KUBECONFIG": str(self.controlplane.kubeconfig)},
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        out, complaint = await process.communicate(yaml.safe_dump(values or {}).encode())
-        if process.returncode != 0:
-            raise TestbedError(f"helm {' '.join(map(str, arguments))}: {complaint.decode(errors='replace').strip()}")
-        return out.decode()
-
-    async def rendered(self, *arguments: str) -> list[Object]:
-        """Return the objects of the operator's chart."""
-        printed = await self("template", RELEASE, CHART, "--namespace", OPERATOR_NAMESPACE, *arguments)
-        return documents(printed)
-
-    async def installed(self, *arguments: str, chart: Path = CHART) -> None:
-        """Install or upgrade the operator's chart."""
-        where = ("--namespace", OPERATOR_NAMESPACE, "--create-namespace")
-        await self("upgrade", "--install", RELEASE, chart, *where, *arguments)
-        await self.becomes_operator()
-
-    async def becomes_operator(self) -> None:
-        """Let operators of this machine be the account that was installed."""
-        token = await self.controlplane.token(OPERATOR_NAMESPACE, OPERATOR_ACCOUNT)
-        self.controlplane.parts.write_kubeconfig("operator", token)
 
 
 @pytest.fixture(scope="module")
@@ -113,16 +73,6 @@ async def controlplane(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
 async def helm(controlplane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Helm:
     built = await Builder(cache=cache_folder(), progress=Progress(sys.stderr), env=os.environ).tools([HELM])
     return Helm(program=built[HELM.name], controlplane=controlplane, home=tmp_path_factory.mktemp("helm"))
-
-
-def documents(text: str) -> list[Object]:
-    return [each for each in yaml.safe_load_all(text) if each]
-
-
-def by_name(objects: list[Object]) -> dict[tuple[str, str, str], Object]:
-    named = {(o["kind"], o["metadata"].get("namespace", ""), o["metadata"]["name"]): o for o in objects}
-    assert len(named) == len(objects)
-    return named
 
 
 # ── the same as manifests/ ────────────────────────────────────────────────────────────────────────────────────────────
@@ -189,6 +139,35 @@ async def test_what_all_values_together_say_stands_where_it_belongs(helm: Helm) 
     assert {key: pod[key] for key in said if key in pod} == {
         key: said[key] for key in ("imagePullSecrets", "nodeSelector", "tolerations")
     }
+
+
+async def test_what_monitors_it_is_what_the_manifests_have(helm: Helm) -> None:
+    folders = (ROOT / "manifests", ROOT / "manifests/monitoring")
+    theirs = [
+        each for folder in folders for each in documents(await helm.controlplane.kubectl("kustomize", str(folder)))
+    ]
+    assert comparable(await helm.rendered(*MONITORED)) == comparable(theirs)
+
+
+async def test_what_monitors_it_has_the_labels_and_the_place_by_which_it_is_found(helm: Helm) -> None:
+    said = {
+        "prometheus": {"enabled": True, "labels": {"release": "stack"}},
+        "grafana": {
+            "enabled": True,
+            "labels": {"grafana_dashboard": "yes", "team": "gpus"},
+            "annotations": {"grafana_folder": "GPUs"},
+            "namespace": "grafana",
+        },
+    }
+    objects = by_name(documents(await helm("template", RELEASE, CHART, "--namespace", OPERATOR_NAMESPACE, values=said)))
+    own = {"app.kubernetes.io/name": "gpupartition"}
+    for kind in ("PodMonitor", "PrometheusRule"):
+        assert objects[kind, OPERATOR_NAMESPACE, "gpupartition"]["metadata"]["labels"] == {**own, "release": "stack"}
+    dashboard = objects["ConfigMap", "grafana", "gpupartition-dashboard"]["metadata"]
+    assert dashboard["labels"] == {**own, "grafana_dashboard": "yes", "team": "gpus"}
+    assert dashboard["annotations"] == {"grafana_folder": "GPUs"}
+    without_rules = await helm.rendered(*MONITORED, "--set", "prometheus.rules=false")
+    assert {"PodMonitor", "PrometheusRule"} & {each["kind"] for each in without_rules} == {"PodMonitor"}
 
 
 def comparable(objects: list[Object]) -> dict[tuple[str, str, str], Object]:
@@ -261,6 +240,14 @@ async def test_with_everything_switched_on_it_is_installed_and_waited_for(cluste
         await helm.installed(*NO_POD, *NOWHERE)
 
 
+async def test_where_nothing_knows_the_kinds_of_prometheus_nothing_is_changed(cluster: Cluster, helm: Helm) -> None:
+    await helm.installed(*NO_POD, *NOWHERE)
+    with pytest.raises(TestbedError, match=r'no matches for kind "PodMonitor".*\sensure CRDs are installed first'):
+        await helm.installed(*NO_POD, *NOWHERE, *MONITORED, "--set=evict=true")
+    with pytest.raises(NotFound):
+        await cluster.client.get(CLUSTER_ROLES, "gpupartition-evict")
+
+
 async def test_crds_are_upgraded_with_the_release_and_outlive_it_with_what_is_of_them(
     cluster: Cluster, helm: Helm, tmp_path: Path
 ) -> None:
@@ -299,22 +286,29 @@ async def takes(cluster: Cluster, body: Object, pause: int | None) -> bool:
 
 
 async def test_what_kustomize_has_installed_can_be_taken_over_with_what_is_there(cluster: Cluster, helm: Helm) -> None:
-    await pristine(cluster, helm)
-    await cluster.controlplane.install_operator()
-    made = await apply(cluster, policy("older", "somebody", equal(2)))
-    try:
+    async with pristine(cluster, helm):
+        await cluster.controlplane.install_operator()
+        made = await apply(cluster, policy("older", "somebody", equal(2)))
         with pytest.raises(TestbedError, match="invalid ownership metadata"):
             await helm.installed(*NO_POD)
         await helm.installed(*NO_POD, "--take-ownership", "--force-conflicts")
         await helm.installed(*NO_POD, *NOWHERE, "--set=evict=true", "--set=settings.WORKERS=4", "--force-conflicts")
         assert (await cluster.client.get(POLICIES, "older"))["metadata"]["uid"] == made["metadata"]["uid"]
+
+
+@asynccontextmanager
+async def pristine(cluster: Cluster, helm: Helm) -> AsyncIterator[None]:
+    """Have nothing installed. What is afterwards is taken away too: Helm and kubectl would go on owning what is written next."""
+    await swept(cluster, helm)
+    try:
+        yield
     finally:
-        await pristine(cluster, helm)
+        await swept(cluster, helm)
         await helm.installed(*NO_POD, *NOWHERE)
 
 
-async def pristine(cluster: Cluster, helm: Helm) -> None:
-    """Take away all that Helm and kubectl have installed, who would go on owning what is written next."""
+async def swept(cluster: Cluster, helm: Helm) -> None:
+    """Take away all that Helm and kubectl have installed."""
     await helm("uninstall", RELEASE, "--namespace", OPERATOR_NAMESPACE, "--ignore-not-found", "--wait")
     for each in (await cluster.client.list(CRDS)).items:
         if each["spec"]["group"] == GROUP:
@@ -336,9 +330,10 @@ def of(cluster: Cluster, *layouts: Object) -> Object:
     }
 
 
-async def offered(cluster: Cluster) -> dict[str, list[str]]:
-    """The names of the devices that this test's nodes publish, by node."""
-    slices = await cluster.client.list(RESOURCE_SLICES, field_selector=f"spec.driver={cluster.name}.publish.example")
+async def offered(cluster: Cluster, driver: str = "") -> dict[str, list[str]]:
+    """The names of the devices that this test's nodes publish (of the driver in `of`), by node."""
+    driver = driver or f"{cluster.name}.publish.example"
+    slices = await cluster.client.list(RESOURCE_SLICES, field_selector=f"spec.driver={driver}")
     found: dict[str, list[str]] = {}
     for each in slices.items:
         found.setdefault(each["spec"]["nodeName"], []).extend(d["name"] for d in each["spec"].get("devices", ()))
@@ -528,10 +523,9 @@ async def test_what_the_page_says_can_be_typed_as_it_stands_there(cluster: Clust
     (values,) = blocks(page, "yaml")
     (tmp_path / "gpus.yaml").write_text(values)
     (tmp_path / "charts").symlink_to(ROOT / "charts")
-    await pristine(cluster, helm)
     (node,) = await cluster.nodes(1, pool="inference")
     program = None
-    try:
+    async with prometheus(cluster), pristine(cluster, helm):
         for which, *arguments in commands:
             if which == "kubectl":
                 await cluster.kubectl(*arguments)
@@ -542,9 +536,9 @@ async def test_what_the_page_says_can_be_typed_as_it_stands_there(cluster: Clust
                 program = await operator(cluster, arriving=30)
             if arguments[:2] in (["install", "inference"], ["upgrade", "inference"]):
                 await cluster.published(8 * 3, node=node, driver="gpu.example.org")
+            if any("prometheus.enabled=true" in each for each in arguments):
+                for kind in (POD_MONITORS, RULES):
+                    assert await cluster.client.get(kind, "gpupartition", namespace=OPERATOR_NAMESPACE)
             if "readOnly=true" in arguments:
                 await program.stop()
-    finally:
-        await pristine(cluster, helm)
-        await helm.installed(*NO_POD, *NOWHERE)
     assert {verb for which, verb, *_ in commands if which == "helm"} == {"install", "upgrade", "uninstall"}

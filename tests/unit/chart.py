@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from textwrap import indent
 from typing import Final
 
 import yaml
 
 ROOT: Final = Path(__file__).parents[2]
 CHART: Final = ROOT / "charts" / "gpupartition"
-MADE: Final = ("admission", "base", "components", "crds")
+MADE: Final = ("admission", "base", "components", "crds", "monitoring")
 """The folders of templates/ that are made; what lies beside them is written by hand."""
 
 NAMESPACE: Final = "gpupartition-system"
@@ -23,16 +24,41 @@ NOT_READ_ONLY: Final = "{{ if not $.Values.readOnly }}"
 LEFT_OUT: Final = frozenset({"kustomization.yaml", "namespace.yaml"})
 """The namespace is that of the release, which is there before anything of it."""
 
-SWITCHES: Final = {  # what is rendered between these two
+SWITCHES: Final = {  # what of a folder, or a file, is rendered between these two
     "crds": ("{{- if .Values.crds }}", "{{- end }}"),
     "components/amd-dcm": ("{{- with .Values.amdDcm }}{{ if .enabled }}", "{{- end }}{{ end }}"),
     "components/driver-namespace": ("{{- range .Values.driverNamespaces }}\n---", "{{- end }}"),
     "components/evict": ("{{- if .Values.evict }}", "{{- end }}"),
     "components/force-delete": ("{{- if .Values.forceDelete }}", "{{- end }}"),
     "components/nvidia-mig": ("{{- with .Values.nvidiaMig }}{{ if .enabled }}", "{{- end }}{{ end }}"),
+    "monitoring/dashboard.yaml": ("{{- with .Values.grafana }}{{ if .enabled }}", "{{- end }}{{ end }}"),
+    "monitoring/podmonitor.yaml": ("{{- with .Values.prometheus }}{{ if .enabled }}", "{{- end }}{{ end }}"),
+    "monitoring/rules.yaml": ("{{- with .Values.prometheus }}{{ if and .enabled .rules }}", "{{- end }}{{ end }}"),
 }
 
 KEPT: Final = "  annotations:\n    helm.sh/resource-policy: keep\n"
+LABELS: Final = """\
+  labels:
+    {{- with .labels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+"""
+"""By which somebody's Prometheus, or Grafana, selects what it reads."""
+
+DASHBOARD: Final = f"""\
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: gpupartition-dashboard
+  namespace: {{{{ .namespace | default $.Release.Namespace }}}}
+{LABELS}\
+  {{{{- with .annotations }}}}
+  annotations: {{{{- toYaml . | nindent 4 }}}}
+  {{{{- end }}}}
+data:
+  gpupartition.json: |
+"""
+"""What the kustomization generates around the dashboard."""
 
 EDITS: Final = {  # where a value stands; each of these is found exactly as often as the second number says
     "base/deployment.yaml": {
@@ -99,6 +125,10 @@ EDITS: Final = {  # where a value stands; each of these is found exactly as ofte
         "namespace: kube-amd-gpu\n": ("namespace: {{ .namespace }}\n", 2),
         "namespace: k8s-gpu-dra-driver\n": ("namespace: {{ .pluginNamespace }}\n", 2),
     },
+    **{
+        f"monitoring/{each}.yaml": {f"{NAMESPACE}\nspec:\n": (f"{NAMESPACE}\n{LABELS}spec:\n", 1)}
+        for each in ("podmonitor", "rules")
+    },
 }
 
 
@@ -108,13 +138,16 @@ def files() -> dict[str, str]:
     paths = [path for folder in MADE for path in sorted((manifests / folder).rglob("*.yaml"))]
     sources = {str(path.relative_to(manifests)): path for path in paths if path.name not in LEFT_OUT}
     sources |= {f"crds/{path.name}": path for path in sorted(crds.glob("*.yaml"))}
+    sources |= {"monitoring/dashboard.yaml": manifests / "monitoring/dashboard.json"}
     return {name: template(name, path) for name, path in sources.items()}
 
 
 def template(name: str, source: Path) -> str:
     """Return one of them. Raises ValueError where the source does not have what a value is to replace."""
     folder = name.rpartition("/")[0]
-    text = source.read_text(encoding="utf-8")
+    text = source.read_text(encoding="utf-8").replace("{{", '{{ "{{" }}')
+    if source.suffix == ".json":
+        text = DASHBOARD + indent(text, "    ")
     for old, (new, times) in EDITS.get(name, {}).items():
         if text.count(old) != times:
             raise ValueError(f"{source} has {old!r} {text.count(old)} times, not {times}: change EDITS in {__file__}")
@@ -124,7 +157,7 @@ def template(name: str, source: Path) -> str:
         text = text.replace("\nmetadata:\n", f"\nmetadata:\n{KEPT}", 1)
     else:
         text = "---\n".join(_narrowed(_labelled(document)) for document in text.split("---\n"))
-    begin, end = (f"{line}\n" if line else "" for line in SWITCHES.get(folder, ("", "")))
+    begin, end = (f"{line}\n" if line else "" for line in SWITCHES.get(name, SWITCHES.get(folder, ("", ""))))
     made = f"{{{{- /* Made from {source.relative_to(ROOT)} by `make chart`; change it there. */}}}}\n"
     return f"{made}{begin}{text}{end}"
 

@@ -25,11 +25,10 @@ def test_the_committed_templates_are_those_of_the_manifests() -> None:
     assert committed == chart.files(), "run `make chart`"
 
 
-def test_no_component_is_installed_unasked() -> None:
-    components = {
-        f"components/{path.parent.name}" for path in (chart.ROOT / "manifests/components").glob("*/role.yaml")
-    }
-    assert components == set(chart.SWITCHES) - {"crds"}
+def test_what_is_no_part_of_the_base_has_a_switch() -> None:
+    switches = {name: {name, name.rpartition("/")[0]} & chart.SWITCHES.keys() for name in chart.files()}
+    assert {name.partition("/")[0] for name, found in switches.items() if not found} == {"admission", "base"}
+    assert set().union(*switches.values()) == chart.SWITCHES.keys()
 
 
 def test_the_release_can_be_in_any_namespace() -> None:
