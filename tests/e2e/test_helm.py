@@ -9,7 +9,7 @@ import sys
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 import yaml
@@ -23,7 +23,9 @@ from tests.e2e.prometheus import POD_MONITORS, RULES, prometheus
 from tests.e2e.publishing import gpus
 from tests.e2e.rollout import (
     apply,
+    devices,
     equal,
+    fault,
     looks_again,
     operator,
     policy,
@@ -32,6 +34,7 @@ from tests.e2e.rollout import (
     says,
     writes,
 )
+from tests.e2e.stage import stage
 from tests.unit.test_docs import blocks
 
 from gpupartition.kube import (
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from testbed.programs import Program
+    from tests.e2e.stage import Stage
 
     from gpupartition.kube import Object
 
@@ -434,6 +438,41 @@ async def test_a_release_fails_only_when_nothing_of_it_is_on_its_way_any_more(cl
     assert says(await cluster.client.get(POLICIES, cluster.name), "Ready") == ("True", "RolloutComplete")
     assert await offered(cluster) == {node: in_parts(2)}
     await helm("uninstall", cluster.name, "--namespace", "default", "--wait", "--timeout", "60s")
+
+
+async def test_a_node_that_fails_fails_the_release_by_its_name_and_an_upgrade_or_a_rollback_leads_on(
+    cluster: Cluster, helm: Helm
+) -> None:
+    await helm.installed(*NO_POD, *NOWHERE)
+    scene = await stage(cluster, 2)
+    failing, other = scene.nodes
+    failed = (
+        f"GpuPartitionPolicy//{cluster.name} not ready. status: Failed, message: node {failing}: .* 1 of 40 devices"
+    )
+    await fault(cluster, failing, "wrong-layout@partitions=4")
+    await operator(cluster, verifying=2)
+    with pytest.raises(TestbedError, match=failed):
+        await release(helm, cluster, values=over(scene, 4, onFailure="Halt"))
+    await release(helm, cluster, values=over(scene, 3))
+    assert await published(scene) == {failing: devices(3), other: devices(3)}
+
+    with pytest.raises(TestbedError, match=failed):
+        await release(helm, cluster, values=over(scene, 4, maxFailed=2))  # so the other node is not spared
+    assert await published(scene) == {failing: devices(3), other: devices(4)}
+    await helm("rollback", cluster.name, "--namespace", "default", "--wait", "--timeout", "120s")
+    assert await published(scene) == {failing: devices(3), other: devices(3)}
+    assert says(await cluster.client.get(POLICIES, cluster.name), "Ready") == ("True", "RolloutComplete")
+
+
+def over(scene: Stage, parts: int, **rollout: Any) -> Object:
+    """Values of a release with a policy over both nodes at once, and without their driver."""
+    body = policy(scene.driver, scene.driver, equal(parts), rollout={"maxUnavailable": "100%", **rollout})
+    return {"policies": {scene.driver: body["spec"]}}
+
+
+async def published(scene: Stage) -> dict[str, int]:
+    """How many devices the nodes of this test publish just now."""
+    return {node: len(names) for node, names in (await offered(scene.cluster, scene.base.driver)).items()}
 
 
 # ── read-only ─────────────────────────────────────────────────────────────────────────────────────────────────────────
