@@ -23,6 +23,7 @@ from gpupartition.backends.plugin_pods import running_template
 from gpupartition.cli.offline import refused
 from gpupartition.controller import caches, metrics
 from gpupartition.controller.intent import Policy, known
+from gpupartition.controller.packed import PackedSlice
 from gpupartition.controller.reading import NOBODY
 from gpupartition.controller.records import Record
 from gpupartition.domain import gpumap
@@ -244,7 +245,7 @@ def test_the_operator_keeps_a_copy_of_whatever_there_is(data: st.DataObject) -> 
     """What its caches make of an object ends the operator, should it fail."""
     for strategy, keep, *indexes in (
         (hostile.node(), caches.trim_node, caches._node_ready),
-        (hostile.resource_slice(), caches.trim_slice, caches._slice_node, caches._slice_of_a_plugin),
+        (hostile.resource_slice(), caches.pack_slice, caches._slice_node, caches._slice_of_a_plugin),
         (hostile.claim(), caches.trim_claim, caches.claim_pools),
         (hostile.pod(), caches.trim_pod, caches._pod_node),
         (hostile.daemon_set("base"), caches.trim_daemon_set),
@@ -252,10 +253,11 @@ def test_the_operator_keeps_a_copy_of_whatever_there_is(data: st.DataObject) -> 
     ):
         body = data.draw(strategy)
         assert key_of(body)
-        kept = keep(copy.deepcopy(body))
+        kept: Any = keep(copy.deepcopy(body))
         if kept is not None:
+            kept_body = kept.body() if isinstance(kept, PackedSlice) else kept
             assert all(isinstance(value, str) for index in indexes for value in index(kept))
-            last_used(kept)
+            last_used(kept_body)
 
 
 @given(body=hostile_statuses.record(), now=st.sampled_from([NOW, datetime(1971, 1, 1, tzinfo=UTC)]))

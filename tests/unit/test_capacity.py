@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpupartition.api.v1alpha1 import ProfileCapacity
-from gpupartition.domain.capacity import by_profile, stock_of
+from gpupartition.domain.capacity import by_profile, profiles_of, stock_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DRIVER = "gpu.example.com"
 
@@ -27,8 +30,12 @@ def taken(pool: str, *devices: str, driver: str = DRIVER) -> dict[str, Any]:
     return {"status": {"allocation": {"devices": {"results": results}}}}
 
 
+def offered(*slices: dict[str, Any]) -> list[tuple[str, Mapping[str, str]]]:
+    return [(body["spec"]["pool"]["name"], profiles_of(body["spec"]["devices"])) for body in slices]
+
+
 def count(slices: list[dict[str, Any]], *claims: dict[str, Any]) -> list[tuple[str, int, int]]:
-    return [(c.profile, c.total, c.allocated) for c in by_profile([stock_of(slices, claims, driver=DRIVER)])]
+    return [(c.profile, c.total, c.allocated) for c in by_profile([stock_of(offered(*slices), claims, driver=DRIVER)])]
 
 
 def test_devices_are_counted_by_the_profile_that_they_publish() -> None:
@@ -64,7 +71,7 @@ def test_a_claim_without_devices_takes_nothing() -> None:
 
 def test_no_more_profiles_than_a_status_may_hold() -> None:
     many = published("a", **{f"d{i:03}": profile(f"p{i:03}") for i in range(100)})
-    found = by_profile([stock_of([many], [], driver=DRIVER)])
+    found = by_profile([stock_of(offered(many), [], driver=DRIVER)])
     assert len(found) == 64
     assert found[0] == ProfileCapacity(profile="p000", total=1, allocated=0)
 

@@ -10,7 +10,7 @@ from gpupartition.cli.board import Board, Sight
 from gpupartition.cli.cluster import taint_rules
 from gpupartition.cli.foresight import Foresight
 from gpupartition.cli.options import Unusable
-from gpupartition.controller.caches import trim, trim_node, trim_slice
+from gpupartition.controller.caches import pack_slice, trim, trim_node
 from gpupartition.domain.asks import Ask, Desk, Key, alone, is_waiting, key_of, waiting
 from gpupartition.domain.prospect import Prospect, emptied, expected
 from gpupartition.kube import (
@@ -41,7 +41,7 @@ async def look(client: Client, seen: Foresight | None = None) -> Sight:
     slices = (await client.list(RESOURCE_SLICES, field_selector=elsewhere, keep=unseen)).items
     return Sight(
         nodes=list(seen.caches.nodes.values()) if seen else (await client.list(NODES, keep=trim_node)).items,
-        slices=[*(seen.caches.slices.values() if seen else ()), *slices],
+        slices=[*(each.body() for each in (seen.caches.slices.values() if seen else ())), *slices],
         claims=seen.claims if seen else (await client.list(RESOURCE_CLAIMS, keep=trim)).items,
         classes=(await client.list(DEVICE_CLASSES)).items,
         templates=(await client.list(RESOURCE_CLAIM_TEMPLATES)).items,
@@ -51,7 +51,7 @@ async def look(client: Client, seen: Foresight | None = None) -> Sight:
 
 def _unseen(body: Object) -> Object | None:
     """A slice that the caches leave out."""
-    return trim(body) if trim_slice(body) is None else None
+    return trim(body) if pack_slice(body) is None else None
 
 
 def _unplaced(body: Object) -> Object | None:

@@ -117,7 +117,7 @@ async def _installed(
             known[_about(body["spec"])] = ""
         except Refused as refused:
             known[_about(body["spec"])] = f"GpuPartitionDriver {body['metadata']['name']}: {_told(refused.problems)}"
-    for published in sorted({str(s["spec"]["driver"]) for s in caches.slices.values()}):
+    for published in sorted({each.driver for each in caches.slices.values()}):
         try:
             some = recognised(published, daemon_sets)
         except LeftOut as left_out:
@@ -180,7 +180,7 @@ class _Nodes:
             node = self._caches.nodes.get(name)
             if node is None:  # it came after the others had been read
                 continue
-            published = {str(s["spec"]["driver"]) for s in self._caches.slices.by("node", name)}
+            published = {each.driver for each in self._caches.slices.by("node", name)}
             published |= {
                 n for n, drivers in self._installed.drivers.items() if any(self._runs(d, name) for d in drivers)
             }

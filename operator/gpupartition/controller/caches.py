@@ -11,8 +11,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpupartition import names
+from gpupartition.controller.packed import PackedSlice, packed
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record
-from gpupartition.domain.groups import Group, group_of, on_nodes
+from gpupartition.domain.groups import Group, on_nodes
 from gpupartition.domain.leading import led, nodes_led
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.suspension import Suspension, of_freeze
@@ -65,9 +66,9 @@ class Caches:
         self.slices = Reflector(
             client,
             RESOURCE_SLICES,
-            trim_slice,
+            pack_slice,
             self._slice_changed,
-            page=50,
+            page=100,
             indexes={"node": _slice_node, "not ours": _slice_of_a_plugin, "group": _slice_group, "on": _slice_on},
         )
         self.claims = Reflector(
@@ -181,8 +182,12 @@ class Caches:
 
     def slices_on(self, node: str, driver_name: str, group: Group | None = None) -> list[Object]:
         """The ResourceSlices of a DRA driver on a node, or for all nodes of its group."""
+        return [each.body() for each in self.packed_on(node, driver_name, group)]
+
+    def packed_on(self, node: str, driver_name: str, group: Group | None = None) -> list[PackedSlice]:
+        """The same as they are kept: the very same objects as long as nothing of them has changed."""
         found = self.slices.by("group", group.name) if group is not None else self.slices.by("node", node)
-        return [s for s in found if s["spec"]["driver"] == driver_name]
+        return [each for each in found if each.driver == driver_name]
 
     def pods(self, namespace: str, node: str) -> list[Object]:
         """Driver pods on a node; none while the namespace is not known yet."""
@@ -201,7 +206,7 @@ class Caches:
                 if group in body["metadata"]["labels"].values():
                     self._on_node(node)
 
-    def _slice_changed(self, _: str, old: Object | None, new: Object | None) -> None:
+    def _slice_changed(self, _: str, old: PackedSlice | None, new: PackedSlice | None) -> None:
         for node in {n for o in (old, new) if o for n in (*_slice_node(o), *_slice_owners(o))}:
             self._on_node(node)
 
@@ -253,9 +258,10 @@ def trim_node(body: Object) -> Object:
     }
 
 
-def trim_slice(body: Object) -> Object | None:
+def pack_slice(body: Object) -> PackedSlice | None:
     """Slices that belong to a node, or to a group of ours; the pools that others publish for several nodes are nobody's here."""
-    return trim(body) if body["spec"].get("nodeName") or _slice_group(body) else None
+    found = packed(body)
+    return found if found.node or found.group else None
 
 
 def trim_claim(body: Object) -> Object | None:
@@ -291,32 +297,28 @@ def trim_pod(body: Object) -> Object:
     }
 
 
-def _slice_of_a_plugin(body: Object) -> Iterable[str]:
-    """The driver, unless the pool is named as this operator names the pools that it publishes itself."""
-    spec = body["spec"]
-    ours = group_of(spec) or spec["pool"]["name"] == f"{spec['driver']}/{spec.get('nodeName', '')}"
-    return () if ours else (str(spec["driver"]),)
+def _slice_of_a_plugin(each: PackedSlice) -> Iterable[str]:
+    """The driver, where it is not this operator that publishes for it."""
+    return () if each.ours else (each.driver,)
 
 
-def _slice_node(body: Object) -> Iterable[str]:
-    name = body["spec"].get("nodeName")
-    return (str(name),) if name else ()
+def _slice_node(each: PackedSlice) -> Iterable[str]:
+    return (each.node,) if each.node else ()
 
 
-def _slice_group(body: Object) -> Iterable[str]:
+def _slice_group(each: PackedSlice) -> Iterable[str]:
     """The group of nodes whose pool it is a part of."""
-    group = group_of(body["spec"])
-    return (group,) if group else ()
+    return (each.group,) if each.group else ()
 
 
-def _slice_on(body: Object) -> Iterable[str]:
+def _slice_on(each: PackedSlice) -> Iterable[str]:
     """The keys of the nodes that devices of a group's pool are on."""
-    return on_nodes(Pool.read([body])) if _slice_group(body) else ()
+    return on_nodes(Pool.read([each.body()])) if each.group else ()
 
 
-def _slice_owners(body: Object) -> Iterable[str]:
+def _slice_owners(each: PackedSlice) -> Iterable[str]:
     """The nodes of the group whose pool it is a part of."""
-    return [str(owner["name"]) for owner in body["metadata"].get("ownerReferences", ()) if _slice_group(body)]
+    return [str(o["name"]) for o in each.body()["metadata"].get("ownerReferences", ())] if each.group else ()
 
 
 def _rule_node(body: Object) -> Iterable[str]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
 from gpupartition.api.v1alpha1 import Phase, ProfileCapacity
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.intent import Driver
+from gpupartition.controller.packed import PackedSlice, opened
 from gpupartition.controller.remembered import Remembered
 from gpupartition.controller.scope import Scope
 from gpupartition.domain.backend import Config, NodeFacts
-from gpupartition.domain.capacity import Stock, by_profile, stock_of
+from gpupartition.domain.capacity import Stock, by_profile, profiles_of, stock_of
 from gpupartition.kube import Object
 
 
@@ -27,7 +31,7 @@ class Census:
 
         def look(node: str) -> Stock:
             pool = driver.backend.pool_name(driver.spec, node, scope.groups.get(node))
-            slices = _published(caches, driver, scope, node) if pool else ()
+            slices = _published(caches, driver, scope, node) if pool else []
             claims = tuple(caches.claims.by("pool", pool))
             return self._stocks.of(node, (common, *slices, *claims), lambda: _stock(driver, slices, claims))
 
@@ -54,17 +58,22 @@ class Census:
         return self._runs.of(name, objects, lambda: _has(scope, wanted, node, slices, pods))
 
 
-def _published(caches: Caches, driver: Driver, scope: Scope, node: str) -> tuple[Object, ...]:
-    return tuple(caches.slices_on(node, driver.driver_name, scope.groups.get(node)))
+def _published(caches: Caches, driver: Driver, scope: Scope, node: str) -> list[PackedSlice]:
+    return caches.packed_on(node, driver.driver_name, scope.groups.get(node))
 
 
-def _stock(driver: Driver, slices: tuple[Object, ...], claims: tuple[Object, ...]) -> Stock:
-    return stock_of(slices, claims, driver=driver.driver_name)
+def _stock(driver: Driver, slices: Iterable[PackedSlice], claims: Iterable[Object]) -> Stock:
+    return stock_of(((each.pool, _profiles(each.offered)) for each in slices), claims, driver=driver.driver_name)
 
 
-def _has(scope: Scope, wanted: Config, node: Object, slices: tuple[Object, ...], pods: list[Object]) -> bool:
+@lru_cache(maxsize=128)  # the nodes of a fleet offer a few things
+def _profiles(offered: str) -> Mapping[str, str]:
+    return profiles_of(opened(offered).get("devices", ()))
+
+
+def _has(scope: Scope, wanted: Config, node: Object, slices: Iterable[PackedSlice], pods: list[Object]) -> bool:
     """Whether a node publishes and runs what is wanted."""
-    driver = scope.driver
-    facts = NodeFacts(node=node, slices=slices, pods=pods, group=scope.groups.get(node["metadata"]["name"]))
+    driver, bodies = scope.driver, [each.body() for each in slices]
+    facts = NodeFacts(node=node, slices=bodies, pods=pods, group=scope.groups.get(node["metadata"]["name"]))
     seen = driver.backend.observe(driver.spec, facts, driver.cluster)
     return seen.running == wanted.fingerprint and seen.pool.equals(wanted.pool)

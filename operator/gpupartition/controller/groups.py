@@ -78,8 +78,8 @@ class Groups:
 
     def _left(self, driver: Driver, me: str) -> str:
         """A pool that nobody leads, nor comes to lead, and of whose nodes this is the first: nobody else would take it away."""
-        specs = [body["spec"] for body in self._caches.slices.by("on", key_of(me))]
-        for group in {group_of(spec) for spec in specs if spec["driver"] == driver.driver_name}:
+        found = self._caches.slices.by("on", key_of(me))
+        for group in {each.group for each in found if each.driver == driver.driver_name}:
             labelled = (node["metadata"]["name"] for node in self._labelled(driver, group))
             if self._having(driver, group) or any(self._is_ours(driver, name) for name in labelled):
                 continue
@@ -119,9 +119,9 @@ class Groups:
         for record in self._caches.records.by("on", key):
             if record.spec.driver == driver.name and led(record.state) != group:
                 return f"group {led(record.state)}, which node {record.name} leads"
-        for body in self._caches.slices.by("on", key):
-            if body["spec"]["driver"] == driver.driver_name and group_of(body["spec"]) != group:
-                return f"pool {body['spec']['pool']['name']}"
+        for each in self._caches.slices.by("on", key):
+            if each.driver == driver.driver_name and each.group != group:
+                return f"pool {each.pool}"
         return ""
 
 

@@ -239,9 +239,7 @@ class Intents:
         """A name under which somebody else publishes would put the same hardware into two pools, and the scheduler would give out both."""
         if spec.publish is None:
             return []
-        theirs = min(
-            (s["metadata"]["name"] for s in self._caches.slices.by("not ours", spec.publish.driver_name)), default=""
-        )
+        theirs = min((each.name for each in self._caches.slices.by("not ours", spec.publish.driver_name)), default="")
         if not theirs:
             return []
         return [

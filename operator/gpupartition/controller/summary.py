@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,12 +15,12 @@ from gpupartition.controller.census import Census
 from gpupartition.controller.events import Recorder
 from gpupartition.controller.forecast import Observer
 from gpupartition.controller.intent import Policy, revision
+from gpupartition.controller.packed import packed
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, dump
 from gpupartition.controller.scope import Scope, Standings, ledger_of
 from gpupartition.domain.admission import Admission, as_granted
 from gpupartition.domain.backend import NodeFacts, Problem
 from gpupartition.domain.conditions import summarise, verdict
-from gpupartition.domain.groups import group_of
 from gpupartition.domain.lifecycle import DEGRADED
 from gpupartition.domain.outlook import sentence
 from gpupartition.domain.patience import patience_ends
@@ -29,6 +28,7 @@ from gpupartition.domain.plan import Plan
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.rollout import Rollout
 from gpupartition.kube import RESOURCE_SLICES, Client, Conflict, NotFound, Object
+from gpupartition.kube.reflector import Reflector
 from gpupartition.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -171,20 +171,28 @@ class Summary:
 
         A policy that is Ready stays so until a difference has lasted long enough to be drift; one that is not does not become so meanwhile.
         """
-        driver, published = scope.driver, defaultdict[str, list[Object]](list)
-        selector = f"spec.driver={driver.driver_name}"
-        for body in (await self._client.list(RESOURCE_SLICES, field_selector=selector)).items:
-            published[body["spec"].get("nodeName") or group_of(body["spec"])].append(body)
+        driver, states = (
+            scope.driver,
+            {name: record.state for name, record in scope.records.items() if name in scope.nodes},
+        )
+        verified = {name: s.target for name, s in states.items() if s.phase is Phase.UP_TO_DATE and s.target}
+        if not verified:
+            return ()
+        published = Reflector(
+            self._client,
+            RESOURCE_SLICES,
+            packed,
+            field_selector=f"spec.driver={driver.driver_name}",
+            indexes={"unit": lambda each: (each.node or each.group,)},
+        )
+        await published.read()
         astray = []
-        for name, node in scope.nodes.items():
-            record = scope.records.get(name)
-            if record is None or record.state.phase is not Phase.UP_TO_DATE or record.state.target is None:
-                continue
+        for name, target in verified.items():
             group = scope.groups.get(name)
-            unit = group.name if group is not None else name
-            facts = NodeFacts(node=node, slices=published[unit], pods=[], group=group)
+            slices = [each.body() for each in published.by("unit", group.name if group is not None else name)]
+            facts = NodeFacts(node=scope.nodes[name], slices=slices, pods=[], group=group)
             seen = driver.backend.observe(driver.spec, facts, driver.cluster)
-            if not seen.pool.same_shape(Pool.from_json(record.state.target.pool)) and record.state.reason != DEGRADED:
+            if not seen.pool.same_shape(Pool.from_json(target.pool)) and states[name].reason != DEGRADED:
                 astray.append(name)
         return tuple(astray)
 

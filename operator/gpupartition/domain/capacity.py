@@ -23,24 +23,23 @@ def profile_of(device: Device) -> str:
     return quantity.render(memory) if memory is not None else "device"
 
 
-def stock_of(slices: Iterable[Mapping[str, Any]], claims: Iterable[Mapping[str, Any]], *, driver: str) -> Stock:
-    """Count published devices and those that some claim has, but for retired ones. A shared device counts once."""
-    there: Counter[str] = Counter()
-    profiles: dict[tuple[str, str], str] = {}
-    for body in slices:
-        for device in map(read_device, body["spec"].get("devices", ())):
-            if device.retired:
-                continue
-            profile = profile_of(device)
-            profiles[body["spec"]["pool"]["name"], device.name] = profile
-            there[profile] += 1
+def profiles_of(devices: Iterable[Mapping[str, Any]]) -> Mapping[str, str]:
+    """The profile of each device of a slice, by its name, but for retired ones."""
+    return {device.name: profile_of(device) for device in map(read_device, devices) if not device.retired}
+
+
+def stock_of(
+    offered: Iterable[tuple[str, Mapping[str, str]]], claims: Iterable[Mapping[str, Any]], *, driver: str
+) -> Stock:
+    """Count published devices, given as pool and profiles of each slice, and those that some claim has. A shared device counts once."""
+    profiles = {(pool, name): profile for pool, devices in offered for name, profile in devices.items()}
     taken = {
         (result["pool"], result["device"])
         for claim in claims
         for result in claim["status"]["allocation"].get("devices", {}).get("results", ())
         if result["driver"] == driver
     }
-    allocated = Counter(profiles[key] for key in taken if key in profiles)
+    there, allocated = Counter(profiles.values()), Counter(profiles[key] for key in taken if key in profiles)
     return tuple((profile, number, allocated[profile]) for profile, number in sorted(there.items()))
 
 

@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 from gpupartition.domain import quantity
@@ -45,6 +46,7 @@ def short(whole: str) -> str:
     return whole[:SHORT]
 
 
+@lru_cache(maxsize=128)  # the nodes of a fleet have a few pools
 def of_pool(pool: Pool) -> str:
     """The whole hash of what a pool offers, however it is split into slices and whatever its generation."""
     return digest({"devices": [_device(d) for d in pool.devices], "counters": pool.counters})

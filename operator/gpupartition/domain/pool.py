@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
 
+import orjson
+
 from gpupartition.domain import quantity
 from gpupartition.names import TAINT_KEY
 
@@ -73,7 +75,13 @@ class Pool:
     problem: str = ""
     kept: Mapping[str, Any] = field(default_factory=dict)
     group: str = ""
-    _text: list[str] = field(default_factory=list, init=False, repr=False, compare=False)  # of to_json, once written
+    _once: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # what was asked before
+
+    def __hash__(self) -> int:
+        """Pools that are equal have devices of the same names."""
+        if "hash" not in self._once:
+            self._once["hash"] = hash((self.generation, *(d.name for d in self.devices)))
+        return int(self._once["hash"])
 
     @property
     def usable(self) -> bool:
@@ -85,7 +93,7 @@ class Pool:
 
         Where the driver chooses names and places: as many devices of each kind on each GPU.
         """
-        if self._by_kind or other._by_kind:
+        if self.by_kind or other.by_kind:
             return self.same_shape(other)
         return (
             self.usable
@@ -114,7 +122,8 @@ class Pool:
         return self.usable and other.usable and self._shape(kept) == other._shape(kept)
 
     @property
-    def _by_kind(self) -> bool:
+    def by_kind(self) -> bool:
+        """Whether its driver chooses names, places and sizes itself."""
         return bool(self.kept) or any(
             d.gpu for d in self.devices[:1]
         )  # a driver chooses for all of its devices, or for none
@@ -126,41 +135,31 @@ class Pool:
 
     def vanishing(self, then: Pool) -> frozenset[str]:
         """Names of the devices that are gone, or are something else, in `then`. A held device among them would over-commit its GPU."""
-        if self._by_kind or then._by_kind:
-            return self._fewer(then)
-        kept = {d.name: d.hardware() for d in then.devices}
-        return frozenset(d.name for d in self.devices if kept.get(d.name) != d.hardware())
+        return _vanishing(self, then)
 
     def vanishing_names(self, then: Pool) -> frozenset[str]:
         """Names of the devices that have no counterpart in `then`, whatever that is now."""
-        return self._fewer(then) if self._by_kind or then._by_kind else self.names - then.names
+        return self.fewer(then) if self.by_kind or then.by_kind else self.names - then.names
 
     @property
     def names(self) -> frozenset[str]:
         """Names of the devices."""
-        return frozenset(d.name for d in self.devices)
+        if "names" not in self._once:
+            self._once["names"] = frozenset(d.name for d in self.devices)
+        names: frozenset[str] = self._once["names"]
+        return names
 
     def retire(self, then: Pool) -> Pool:
         """What must stay published beside `then` until nobody has it: the devices that vanish, and the counters that they draw on."""
-        gone = self.vanishing(then)
-        return self._of([replace(d, retired=True) for d in self.devices if d.name in gone])
+        return _retire(self, then)
 
     def without_retired(self) -> tuple[Pool, Pool]:
         """What is offered, and what is retired. A counter set on which only retired devices draw is theirs."""
-        retired = self._of([d for d in self.devices if d.retired])
-        if not retired.devices:
-            return self, retired
-        offered = tuple(d for d in self.devices if not d.retired)
-        theirs = retired.counters.keys() - {name for d in offered for name in d.costs}
-        counters = {n: amounts for n, amounts in _drawn(self.counters, offered).items() if n not in theirs}
-        return replace(self, devices=offered, counters=counters), retired
+        return _without_retired(self)
 
     def beside(self, stay: Pool) -> Pool:
         """This pool, with devices that stay behind its own; what somebody may have keeps its name."""
-        kept = tuple(d for d in self.devices if d.name not in stay.names)
-        both = {**self.counters.get(NODES, {}), **stay.counters.get(NODES, {})}
-        counters = {**self.counters, **stay.counters} | ({NODES: both} if both else {})
-        return replace(self, devices=kept + stay.devices, counters=counters, group=self.group or stay.group)
+        return _beside(self, stay)
 
     def goes_with(self, stay: Pool) -> bool:
         """Whether both can be published at once: no name stands for two things, and no counter set either."""
@@ -172,14 +171,16 @@ class Pool:
 
     def keep(self, names: Collection[str]) -> Pool:
         """Only the devices of these names, and what they draw on."""
-        return self._of([d for d in self.devices if d.name in names])
+        return self.of([d for d in self.devices if d.name in names])
 
-    def _of(self, devices: Sequence[Device]) -> Pool:
+    def of(self, devices: Sequence[Device]) -> Pool:
+        """These of its devices alone, and what they draw on."""
         drawn = {name for d in devices for name in d.costs}
         counters = {name: amounts for name, amounts in _drawn(self.counters, devices).items() if name in drawn}
         return Pool(devices=tuple(devices), counters=counters, group=self.group)
 
-    def _fewer(self, then: Pool) -> frozenset[str]:
+    def fewer(self, then: Pool) -> frozenset[str]:
+        """Names of the devices beyond as many as `then` has of each kind on each GPU."""
         left, gone = Counter((d.gpu, d.kind) for d in then.devices), set()
         for device in self.devices:
             left[device.gpu, device.kind] -= 1
@@ -189,13 +190,13 @@ class Pool:
 
     def to_json(self) -> str:
         """Canonical text: equal pools give equal text."""
-        if not self._text:
+        if "text" not in self._once:
             counters = {name: {c: str(v) for c, v in amounts.items()} for name, amounts in self.counters.items()}
             body: dict[str, Any] = {"devices": [_device_to_json(d) for d in self.devices], "counters": counters}
             body |= {"kept": dict(self.kept)} if self.kept else {}
             body |= {"group": self.group} if self.group else {}
-            self._text.append(json.dumps(body, sort_keys=True, separators=(",", ":")))
-        return self._text[0]
+            self._once["text"] = json.dumps(body, sort_keys=True, separators=(",", ":"))
+        return str(self._once["text"])
 
     @classmethod
     def from_json(cls, text: str) -> Pool:
@@ -208,29 +209,72 @@ class Pool:
         ordered = sorted(slices, key=lambda s: str(s["metadata"]["name"]))
         generation = max((int(s["spec"]["pool"]["generation"]) for s in ordered), default=0)
         current = [s["spec"] for s in ordered if int(s["spec"]["pool"]["generation"]) == generation]
-        counters: dict[str, Amounts] = {}
-        devices: list[Device] = []
-        problems: list[str] = []
-        for spec in current:
-            for counter_set in spec.get("sharedCounters", ()):
-                if counter_set["name"] in counters:
-                    problems.append(f"counter set {counter_set['name']} is there twice")
-                counters[counter_set["name"]] = _amounts(counter_set["counters"])
-            devices += [read_device(d) for d in spec.get("devices", ())]
-        counts = {int(spec["pool"]["resourceSliceCount"]) for spec in current}
-        if counts and counts != {len(current)}:
-            wanted = "/".join(str(c) for c in sorted(counts))
-            problems.append(f"{len(current)} of {wanted} slices of generation {generation} are there")
-        names = Counter(d.name for d in devices)
-        problems += [f"device {name} is there twice" for name in sorted(names) if names[name] > 1]
-        for device in devices:
-            for name, cost in device.costs.items():
-                missing = sorted(set(cost) - set(counters.get(name, ())))
-                if missing:
-                    problems.append(
-                        f"device {device.name} draws on counter {missing[0]} of {name}, which does not exist"
-                    )
-        return cls(devices=tuple(devices), counters=counters, generation=generation, problem="; ".join(problems[:3]))
+        offered = [[spec["pool"]["resourceSliceCount"], *(spec.get(name, ()) for name in _OFFERED)] for spec in current]
+        return _read(generation, orjson.dumps(offered))
+
+
+_OFFERED: Final = ("sharedCounters", "devices")
+_FLEET: Final = 128
+"""The nodes of a fleet have a few pools, and what follows from one pool is worked out once for all that have it."""
+
+
+@lru_cache(maxsize=_FLEET)
+def _read(generation: int, offered: bytes) -> Pool:
+    counters: dict[str, Amounts] = {}
+    devices: list[Device] = []
+    problems: list[str] = []
+    contents = orjson.loads(offered)
+    for _, counter_sets, bodies in contents:
+        for counter_set in counter_sets:
+            if counter_set["name"] in counters:
+                problems.append(f"counter set {counter_set['name']} is there twice")
+            counters[counter_set["name"]] = _amounts(counter_set["counters"])
+        devices += [read_device(body) for body in bodies]
+    counts = {int(count) for count, *_ in contents}
+    if counts and counts != {len(contents)}:
+        wanted = "/".join(str(c) for c in sorted(counts))
+        problems.append(f"{len(contents)} of {wanted} slices of generation {generation} are there")
+    names = Counter(d.name for d in devices)
+    problems += [f"device {name} is there twice" for name in sorted(names) if names[name] > 1]
+    for device in devices:
+        for name, cost in device.costs.items():
+            missing = sorted(set(cost) - set(counters.get(name, ())))
+            if missing:
+                problems.append(f"device {device.name} draws on counter {missing[0]} of {name}, which does not exist")
+    return Pool(devices=tuple(devices), counters=counters, generation=generation, problem="; ".join(problems[:3]))
+
+
+@lru_cache(maxsize=_FLEET)
+def _vanishing(now: Pool, then: Pool) -> frozenset[str]:
+    if now.by_kind or then.by_kind:
+        return now.fewer(then)
+    kept = {d.name: d.hardware() for d in then.devices}
+    return frozenset(d.name for d in now.devices if kept.get(d.name) != d.hardware())
+
+
+@lru_cache(maxsize=_FLEET)
+def _retire(now: Pool, then: Pool) -> Pool:
+    gone = now.vanishing(then)
+    return now.of([replace(d, retired=True) for d in now.devices if d.name in gone])
+
+
+@lru_cache(maxsize=_FLEET)
+def _without_retired(pool: Pool) -> tuple[Pool, Pool]:
+    retired = pool.of([d for d in pool.devices if d.retired])
+    if not retired.devices:
+        return pool, retired
+    offered = tuple(d for d in pool.devices if not d.retired)
+    theirs = retired.counters.keys() - {name for d in offered for name in d.costs}
+    counters = {n: amounts for n, amounts in _drawn(pool.counters, offered).items() if n not in theirs}
+    return replace(pool, devices=offered, counters=counters), retired
+
+
+@lru_cache(maxsize=_FLEET)
+def _beside(pool: Pool, stay: Pool) -> Pool:
+    kept = tuple(d for d in pool.devices if d.name not in stay.names)
+    both = {**pool.counters.get(NODES, {}), **stay.counters.get(NODES, {})}
+    counters = {**pool.counters, **stay.counters} | ({NODES: both} if both else {})
+    return replace(pool, devices=kept + stay.devices, counters=counters, group=pool.group or stay.group)
 
 
 def _parents(device: Device) -> frozenset[str]:

@@ -8,6 +8,7 @@ slices say so, and one is taken away only after its taint has been seen by every
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from gpupartition.api.v1alpha1 import Assigned, NodeStateStatus
@@ -31,8 +32,12 @@ def possible(state: NodeStateStatus, observed: Observation, to: Pool) -> bool:
     changes, which is that of all GPUs of a node, so that counters of a GPU do not keep two apart.
     """
     stay = retired(state).beside(observed.retired).beside(observed.pool).retire(to)
-    one_mode = len(memory_modes(to, stay)) <= 1
-    return observed.pool.usable and one_mode and to.goes_with(stay) and len(stay.to_json()) <= MAX_RECORD
+    return observed.pool.usable and _go_together(to, stay)
+
+
+@lru_cache(maxsize=128)  # the nodes of a fleet have a few pools
+def _go_together(to: Pool, stay: Pool) -> bool:
+    return len(memory_modes(to, stay)) <= 1 and to.goes_with(stay) and len(stay.to_json()) <= MAX_RECORD
 
 
 def retire(state: NodeStateStatus, observed: Observation, to: Assigned | None) -> str:

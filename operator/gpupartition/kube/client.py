@@ -171,13 +171,21 @@ class Client:
         """
         ask = _Request(method="GET", what=f"list {kind} {_at(namespace)}".rstrip(), path=kind.path(namespace))
         query = _selectors(field_selector, label_selector) | ({"limit": str(page)} if page else {})
-        token: str | None = ""
-        while token is not None:
-            answer = await self._read(replace(ask, query=query | ({"continue": token} if token else {})))
-            of = {"apiVersion": answer["apiVersion"], "kind": answer["kind"].removesuffix("List")}
-            meta = answer["metadata"]
-            token = meta.get("continue") or None
-            yield Listing([of | item for item in answer.get("items") or ()], meta["resourceVersion"])
+        coming: asyncio.Task[Object] | None = asyncio.create_task(self._read(replace(ask, query=query)))
+        try:
+            while coming is not None:
+                answer = await coming
+                of = {"apiVersion": answer["apiVersion"], "kind": answer["kind"].removesuffix("List")}
+                meta = answer["metadata"]
+                token = meta.get("continue")
+                after = replace(ask, query={**query, "continue": token})
+                # The server makes the next page while this one is looked at.
+                coming = asyncio.create_task(self._read(after)) if token else None
+                yield Listing([of | item for item in answer.get("items") or ()], meta["resourceVersion"])
+        finally:
+            if coming is not None:
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)
 
     async def names(self, kind: Kind, *, most: int) -> Sequence[str]:
         """The names of the first `most` objects, without what is in them."""
@@ -313,7 +321,7 @@ class Client:
                 if response.status >= 400:
                     raise _refusal(what, response, await response.text(errors="replace"))
                 async for line in response.content:
-                    event = parsed(line.decode(errors="replace"))
+                    event = parsed(line)
                     if event["type"] == "ERROR":
                         raise ApiError.of(what, event["object"].get("code", 500), event["object"])
                     yield event["type"], event["object"]
@@ -353,16 +361,16 @@ class Client:
                 headers=_headers(ask),
                 timeout=aiohttp.ClientTimeout(total=self._patience, sock_connect=_CONNECT),
             ) as response:
-                text = await response.text(errors="replace")
+                answer = await response.read()
         except (aiohttp.ClientError, TimeoutError) as error:
             raise _no_answer(ask.what, error) from error
         if response.status >= 400:
-            raise _refusal(ask.what, response, text)
+            raise _refusal(ask.what, response, answer.decode(errors="replace"))
         for warning in set(response.headers.getall("Warning", ())) - self._warned:
             self._warned.add(warning)  # each once: a deprecated field would otherwise fill the log with every write
             log.warning("%s: the API server warns: %s", ask.what, warning)
         try:
-            return cast("Object", parsed(text) if response.content_type == _JSON else text)
+            return cast("Object", parsed(answer) if response.content_type == _JSON else answer.decode(errors="replace"))
         except ValueError as error:
             raise _no_answer(ask.what, error) from error
 
