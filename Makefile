@@ -63,7 +63,7 @@ crds: $(STAMP)  ## write crds/ and the reference from the models
 	@$(BIN)/python -m gpupartition.api.crd
 	@$(BIN)/python -m gpupartition.api.reference
 
-chart: $(STAMP)  ## write the Helm chart's templates from manifests/ and crds/
+chart: $(STAMP)  ## write what of the Helm charts follows from manifests/ and crds/
 	@$(BIN)/python -m tests.unit.chart
 
 run: $(STAMP)  ## the operator against the current kube context

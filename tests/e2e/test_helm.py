@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 
 POLICIES_CHART: Final = ROOT / "charts" / "gpupartition-policies"
 NO_POD: Final = ("--set", "replicas=0")  # the operator is a process of this machine
-NOWHERE: Final = ("--set", "driverNamespaces=null")
 MONITORED: Final = ("--set", "prometheus.enabled=true,grafana.enabled=true")
 KEEP: Final = {"helm.sh/resource-policy": "keep"}
 VENDORS: Final = ("gpu-operator", "dra-driver-nvidia-gpu", "kube-amd-gpu", "k8s-gpu-dra-driver")
@@ -82,18 +81,18 @@ async def helm(controlplane: ControlPlane, tmp_path_factory: pytest.TempPathFact
 # ── the same as manifests/ ────────────────────────────────────────────────────────────────────────────────────────────
 
 COMPONENTS: Final = {
-    "none": ([], ["driverNamespaces=null"]),
-    "driver-namespace": (["driver-namespace"], []),
-    "evict": (["evict"], ["driverNamespaces=null", "evict=true"]),
-    "force-delete": (["force-delete"], ["driverNamespaces=null", "forceDelete=true"]),
-    "nvidia-mig": (["nvidia-mig"], ["driverNamespaces=null", "nvidiaMig.enabled=true"]),
-    "amd-dcm": (["amd-dcm"], ["driverNamespaces=null", "amdDcm.enabled=true"]),
+    "none": ([], []),
+    "driver-namespace": (["driver-namespace"], ["driverNamespaces={gpu-driver}"]),
+    "evict": (["evict"], ["evict=true"]),
+    "force-delete": (["force-delete"], ["forceDelete=true"]),
+    "nvidia-mig": (["nvidia-mig"], ["nvidiaMig.enabled=true"]),
+    "amd-dcm": (["amd-dcm"], ["amdDcm.enabled=true"]),
 }
 
 
-async def test_with_its_own_values_the_chart_is_what_the_manifests_are(helm: Helm) -> None:
+async def test_with_the_example_drivers_namespace_the_chart_is_what_the_manifests_are(helm: Helm) -> None:
     theirs = documents(await helm.controlplane.kubectl("kustomize", str(ROOT / "manifests")))
-    assert comparable(await helm.rendered()) == comparable(theirs)
+    assert comparable(await helm.rendered("--set", "driverNamespaces={gpu-driver}")) == comparable(theirs)
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
@@ -150,7 +149,7 @@ async def test_what_monitors_it_is_what_the_manifests_have(helm: Helm) -> None:
     theirs = [
         each for folder in folders for each in documents(await helm.controlplane.kubectl("kustomize", str(folder)))
     ]
-    assert comparable(await helm.rendered(*MONITORED)) == comparable(theirs)
+    assert comparable(await helm.rendered(*MONITORED, "--set", "driverNamespaces={gpu-driver}")) == comparable(theirs)
 
 
 async def test_what_monitors_it_has_the_labels_and_the_place_by_which_it_is_found(helm: Helm) -> None:
@@ -211,8 +210,20 @@ async def test_helm_finds_nothing_to_complain_about(helm: Helm, chart: Path) -> 
         ("evictions=true", "evictions"),
         ("image.name=gpupartition", "name"),
         ("nvidiaMig.enable=true", "enable"),
+        ("nvidiaMig.enabled=true,nvidiaMig.namespace=null", "'/nvidiaMig': missing property 'namespace'"),
+        ("image=null", "missing property 'image'"),
+        ("image.repository=null", "'/image': missing property 'repository'"),
+        ("image.repository=Not A Name", "/image/repository"),
+        ("image.tag=latest@sha256:0123", "/image/tag"),
         ("replicas=two", "/replicas"),
         ("settings.PORT=9000", "PORT"),
+        ("settings.RESINC_SECONDS=60", "RESINC_SECONDS"),
+        ("settings.RESYNC_SECONDS=-1", "/settings/RESYNC_SECONDS"),
+        ("settings.WORKERS=1000", "/settings/WORKERS"),
+        ("prometheus=true", "/prometheus"),
+        ("prometheus.labels.app\\.kubernetes\\.io/name=another", "/prometheus/labels/app.kubernetes.io~1name"),
+        ("grafana.labels.grafana_dashboard=1", "/grafana/labels/grafana_dashboard"),
+        ("grafana.namespace=Not_A_Name", "/grafana/namespace"),
         ("driverNamespaces={Not_A_Name}", "/driverNamespaces/0"),
         ("readOnly=true,evict=true", "/evict"),
         ("readOnly=true,forceDelete=true", "/forceDelete"),
@@ -241,13 +252,31 @@ async def test_with_everything_switched_on_it_is_installed_and_waited_for(cluste
         for namespace in namespaces:
             assert "gpupartition-" in await cluster.kubectl("get", "roles", "-n", namespace, "-o", "name")
     finally:
-        await helm.installed(*NO_POD, *NOWHERE)
+        await helm.installed(*NO_POD)
 
 
-async def test_where_nothing_knows_the_kinds_of_prometheus_nothing_is_changed(cluster: Cluster, helm: Helm) -> None:
-    await helm.installed(*NO_POD, *NOWHERE)
-    with pytest.raises(TestbedError, match=r'no matches for kind "PodMonitor".*\sensure CRDs are installed first'):
-        await helm.installed(*NO_POD, *NOWHERE, *MONITORED, "--set=evict=true")
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("prometheus.enabled=true", "prometheus.enabled: the cluster has no PodMonitors; install the CRDs"),
+        (
+            "driverNamespaces={nowhere}",
+            "driverNamespaces: there is no namespace nowhere; create it, or name another one",
+        ),
+        (
+            "nvidiaMig.enabled=true,nvidiaMig.namespace=nowhere,nvidiaMig.pluginNamespace=default",
+            "nvidiaMig.namespace: ",
+        ),
+        ("amdDcm.enabled=true,amdDcm.pluginNamespace=nowhere,amdDcm.namespace=default", "amdDcm.pluginNamespace: "),
+        ("grafana.enabled=true,grafana.namespace=nowhere", "grafana.namespace: there is no namespace nowhere"),
+    ],
+)
+async def test_what_a_cluster_lacks_is_told_before_anything_is_changed(
+    cluster: Cluster, helm: Helm, value: str, told: str
+) -> None:
+    await helm.installed(*NO_POD)
+    with pytest.raises(TestbedError, match=told):
+        await helm.installed(*NO_POD, "--set=evict=true", f"--set={value}")
     with pytest.raises(NotFound):
         await cluster.client.get(CLUSTER_ROLES, "gpupartition-evict")
 
@@ -256,9 +285,9 @@ async def test_crds_are_upgraded_with_the_release_and_outlive_it_with_what_is_of
     cluster: Cluster, helm: Helm, tmp_path: Path
 ) -> None:
     younger = policy("kept", "somebody", equal(2), rollout={"pauseBetweenSeconds": 60})
-    await helm.installed(*NO_POD, *NOWHERE, chart=await aged(helm, tmp_path))
+    await helm.installed(*NO_POD, chart=await aged(helm, tmp_path))
     await eventually(partial(takes, cluster, younger, None))
-    await helm.installed(*NO_POD, *NOWHERE)
+    await helm.installed(*NO_POD)
     await eventually(partial(takes, cluster, younger, 60))
     made = await apply(cluster, younger)
 
@@ -268,7 +297,7 @@ async def test_crds_are_upgraded_with_the_release_and_outlive_it_with_what_is_of
     await cluster.client.get(CRDS, f"gpupartitionpolicies.{GROUP}")
     assert (await cluster.client.get(POLICIES, "kept"))["metadata"]["uid"] == made["metadata"]["uid"]
 
-    await helm.installed(*NO_POD, *NOWHERE)
+    await helm.installed(*NO_POD)
     assert (await cluster.client.get(POLICIES, "kept"))["spec"] == made["spec"]
 
 
@@ -296,7 +325,7 @@ async def test_what_kustomize_has_installed_can_be_taken_over_with_what_is_there
         with pytest.raises(TestbedError, match="invalid ownership metadata"):
             await helm.installed(*NO_POD)
         await helm.installed(*NO_POD, "--take-ownership", "--force-conflicts")
-        await helm.installed(*NO_POD, *NOWHERE, "--set=evict=true", "--set=settings.WORKERS=4", "--force-conflicts")
+        await helm.installed(*NO_POD, "--set=evict=true", "--set=settings.WORKERS=4", "--force-conflicts")
         assert (await cluster.client.get(POLICIES, "older"))["metadata"]["uid"] == made["metadata"]["uid"]
 
 
@@ -308,7 +337,7 @@ async def pristine(cluster: Cluster, helm: Helm) -> AsyncIterator[None]:
         yield
     finally:
         await swept(cluster, helm)
-        await helm.installed(*NO_POD, *NOWHERE)
+        await helm.installed(*NO_POD)
 
 
 async def swept(cluster: Cluster, helm: Helm) -> None:
@@ -351,7 +380,7 @@ async def release(helm: Helm, cluster: Cluster, *how: str, values: Object) -> st
 
 
 async def test_an_installation_is_there_exactly_when_every_node_has_its_layout(cluster: Cluster, helm: Helm) -> None:
-    await helm.installed(*NO_POD, *NOWHERE)
+    await helm.installed(*NO_POD)
     nodes = await cluster.nodes(2, pool=cluster.name)
     await freeze(cluster)
     program = await operator(cluster, resync=0.3)
@@ -404,7 +433,7 @@ REFUSED: Final = r"(?s)GpuPartitionPolicy.*Failed.*spec.layouts\[0\].type"
 async def test_a_roll_out_that_cannot_be_fails_the_release_with_the_reason_and_the_fix(
     cluster: Cluster, helm: Helm
 ) -> None:
-    await helm.installed(*NO_POD, *NOWHERE)
+    await helm.installed(*NO_POD)
     (node,) = await cluster.nodes(1, pool=cluster.name)
     await operator(cluster)
     with pytest.raises(TestbedError, match=REFUSED):
@@ -421,7 +450,7 @@ async def test_a_roll_out_that_cannot_be_fails_the_release_with_the_reason_and_t
 
 
 async def test_a_release_fails_only_when_nothing_of_it_is_on_its_way_any_more(cluster: Cluster, helm: Helm) -> None:
-    await helm.installed(*NO_POD, *NOWHERE)
+    await helm.installed(*NO_POD)
     (node,) = await cluster.nodes(1, pool=cluster.name)
     await freeze(cluster)
     program = await operator(cluster, resync=0.3)
@@ -443,7 +472,7 @@ async def test_a_release_fails_only_when_nothing_of_it_is_on_its_way_any_more(cl
 async def test_a_node_that_fails_fails_the_release_by_its_name_and_an_upgrade_or_a_rollback_leads_on(
     cluster: Cluster, helm: Helm
 ) -> None:
-    await helm.installed(*NO_POD, *NOWHERE)
+    await helm.installed(*NO_POD)
     scene = await stage(cluster, 2)
     failing, other = scene.nodes
     failed = (
@@ -496,7 +525,7 @@ async def test_a_read_only_operator_tells_what_policies_would_change_and_is_refu
     cluster: Cluster, helm: Helm
 ) -> None:
     try:
-        await helm.installed(*NO_POD, *NOWHERE, "--set", "readOnly=true")
+        await helm.installed(*NO_POD, "--set", "readOnly=true")
         own = of(cluster, equal(2))
         await cluster.nodes(2, pool=cluster.name)
         await eventually(partial(may_only_observe, cluster))
@@ -514,7 +543,7 @@ async def test_a_read_only_operator_tells_what_policies_would_change_and_is_refu
         assert {e["requestURI"] for e in asked if e["responseStatus"]["code"] in {401, 403}} == set()
         await helm("uninstall", cluster.name, "--namespace", "default", "--wait", "--timeout", "60s")
     finally:
-        await helm.installed(*NO_POD, *NOWHERE)
+        await helm.installed(*NO_POD)
 
 
 async def read_only_operator(cluster: Cluster) -> Program:
@@ -537,8 +566,8 @@ async def may_only_observe(cluster: Cluster) -> bool:
 
 
 async def test_read_only_is_refused_while_there_is_something_to_write(cluster: Cluster, helm: Helm) -> None:
-    await helm.installed(*NO_POD, *NOWHERE)
-    read_only = partial(helm.installed, *NO_POD, *NOWHERE, "--set", "readOnly=true")
+    await helm.installed(*NO_POD)
+    read_only = partial(helm.installed, *NO_POD, "--set", "readOnly=true")
     await apply(cluster, policy("enforced", "nobody", equal(2)))
     with pytest.raises(TestbedError, match="policy enforced does not observe; write mode: Observe"):
         await read_only()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from typing import Any
 
 import pytest
 import yaml
 from tests.unit import chart
+
+from gpupartition.settings import Settings
 
 CHARTS = sorted(path.parent for path in (chart.ROOT / "charts").glob("*/Chart.yaml"))
 EACH_CHART = pytest.mark.parametrize("folder", CHARTS, ids=lambda folder: folder.name)
@@ -23,6 +26,15 @@ def test_the_committed_templates_are_those_of_the_manifests() -> None:
         if path.is_file()
     }
     assert committed == chart.files(), "run `make chart`"
+
+
+def test_the_settings_that_the_chart_takes_are_those_that_the_operator_takes_and_the_chart_does_not_write() -> None:
+    schema = json.loads((chart.CHART / "values.schema.json").read_text(encoding="utf-8"))["properties"]["settings"]
+    page = (chart.ROOT / "docs/reference.md").read_text(encoding="utf-8")
+    explained = set(re.findall(r"`GPUPARTITION_(\w+)`", page))
+    takes = explained - {"HOST", "LEADER_ELECTION", "NAMESPACE", "PORT", "READ_ONLY"}
+    assert set(schema["properties"]) == takes, "list it in charts/gpupartition/values.schema.json"
+    Settings.from_environment({f"GPUPARTITION_{name}": "1" for name in schema["properties"]})
 
 
 def test_what_is_no_part_of_the_base_has_a_switch() -> None:
@@ -57,7 +69,7 @@ def test_a_chart_takes_the_values_that_it_lists_and_no_others(folder: Any) -> No
 
     def listed(value: Any, node: Any) -> None:
         node = defined[node["$ref"].rpartition("/")[2]] if "$ref" in node else node
-        if isinstance(value, dict) and "properties" in node:
+        if isinstance(value, dict) and value and "properties" in node:
             assert node["additionalProperties"] is False
             assert value.keys() == node["properties"].keys() - {"global"}
             for name in value:
