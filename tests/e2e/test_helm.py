@@ -22,6 +22,7 @@ from tests.e2e.helm import CHART, RELEASE, Helm, by_name, documents
 from tests.e2e.prometheus import POD_MONITORS, RULES, prometheus
 from tests.e2e.publishing import gpus
 from tests.e2e.rollout import (
+    KINDS,
     apply,
     devices,
     equal,
@@ -233,6 +234,43 @@ async def test_helm_finds_nothing_to_complain_about(helm: Helm, chart: Path) -> 
 async def test_a_value_that_means_nothing_is_refused_by_its_name(helm: Helm, value: str, told: str) -> None:
     with pytest.raises(TestbedError, match=rf"(?s)don't meet the specifications.*{told}"):
         await helm.rendered("--set", value)
+
+
+SPEC: Final = policy("", "some", equal(2))["spec"]
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"policys": {}}, "'policys' not allowed"),
+        ({"policies": [SPEC]}, "'/policies': got array, want object"),
+        ({"policies": {"Not_A_Name": SPEC}}, "'/policies': additional properties 'Not_A_Name' not allowed"),
+        ({"policies": {"n" * 64: SPEC}}, "'/policies': additional properties 'nnn"),
+        ({"policies": {"own": {"metadata": {}, "spec": SPEC}}}, "'/policies/own': missing properties 'driver'"),
+        ({"policies": {"own": {**SPEC, "layouts": []}}}, "'/policies/own/layouts': minItems"),
+        ({"policies": {"own": {**SPEC, "rollout": {"onFailuer": "Halt"}}}}, "'/policies/own/rollout': .* 'onFailuer'"),
+        ({"policies": {"own": {**SPEC, "rollout": {"paused": "no"}}}}, "'/policies/own/rollout/paused': got string"),
+        ({"drivers": {"own": {"type": "Nvidia"}}}, "'/drivers/own/type': value must be one of"),
+    ],
+)
+async def test_a_policy_or_driver_that_cannot_be_is_refused_before_another_one_of_the_release_is_written(
+    helm: Helm, values: Object, told: str
+) -> None:
+    with pytest.raises(TestbedError, match=rf"(?s)don't meet the specifications.*{told}"):
+        await helm("template", "own", POLICIES_CHART, values=values)
+
+
+async def test_every_example_of_a_driver_and_of_a_policy_can_be_a_value(helm: Helm) -> None:
+    examples = [each for file in (ROOT / "manifests/examples").glob("*.yaml") for each in documents(file.read_text())]
+    values: Object = {"drivers": {}, "policies": {"0123": SPEC}}  # a number, if it is not quoted
+    for each in examples:
+        if each["kind"] in {"GpuPartitionDriver", "GpuPartitionPolicy"}:
+            values[KINDS[each["kind"]].plural.removeprefix("gpupartition")][each["metadata"]["name"]] = each["spec"]
+    objects = by_name(documents(await helm("template", "own", POLICIES_CHART, values=values)))
+    told: Object = {plural: {} for plural in values}
+    for (kind, _, name), each in objects.items():
+        told[KINDS[kind].plural.removeprefix("gpupartition")][name] = each["spec"]
+    assert told == values
 
 
 # ── installed ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""The Helm chart's templates, as they follow from manifests/ and crds/. `python -m tests.unit.chart` writes them into charts/gpupartition/."""
+"""What of the Helm charts follows from manifests/ and crds/. `python -m tests.unit.chart` writes it into charts/."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from textwrap import indent
 from typing import Final
 
 import yaml
+from tests.unit import chart_values
 
 ROOT: Final = Path(__file__).parents[2]
 CHART: Final = ROOT / "charts" / "gpupartition"
+SCHEMA: Final = ROOT / "charts" / "gpupartition-policies" / "values.schema.json"
 MADE: Final = ("admission", "base", "components", "crds", "monitoring")
 """The folders of templates/ that are made; what lies beside them is written by hand."""
 
@@ -204,6 +206,7 @@ def main() -> None:
     for name, text in files().items():
         (templates / name).parent.mkdir(parents=True, exist_ok=True)
         (templates / name).write_text(text, encoding="utf-8")
+    SCHEMA.write_text(chart_values.schema(ROOT / "crds"), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.unit import chart
+from tests.unit import chart, chart_values
 
 from gpupartition.settings import Settings
 
@@ -26,6 +26,10 @@ def test_the_committed_templates_are_those_of_the_manifests() -> None:
         if path.is_file()
     }
     assert committed == chart.files(), "run `make chart`"
+
+
+def test_the_committed_schema_of_drivers_and_policies_is_that_of_the_crds() -> None:
+    assert chart.SCHEMA.read_text(encoding="utf-8") == chart_values.schema(chart.ROOT / "crds"), "run `make chart`"
 
 
 def test_the_settings_that_the_chart_takes_are_those_that_the_operator_takes_and_the_chart_does_not_write() -> None:
