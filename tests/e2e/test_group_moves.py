@@ -190,3 +190,43 @@ async def test_slices_belong_to_the_nodes_that_are_there_now(cluster: Cluster) -
         await ready(cluster, POLICY)
         assert had in await rack.offers()
     assert not [each for each in history.changes(RESOURCE_SLICES) if each.what == "DELETED"]
+
+
+async def loses_a_slice(own: Racks) -> list[Object]:
+    """Delete the devices of the first rack, and return what its slices said."""
+    rack = own.in_rack(own.racks[0])
+    said = await rack.says()
+    await own.cluster.client.delete(RESOURCE_SLICES, (await rack.slices())[-1]["metadata"]["name"])
+    return said
+
+
+async def test_a_pool_that_lost_a_slice_while_its_leader_left_is_changed_under_its_users(cluster: Cluster) -> None:
+    own = await racks(cluster, each=2, count=2)
+    leads, follows, *others = own.nodes
+    await own.gets(whole())
+    user = own.users(follows)
+    await user.ask("user", "mine.profile == 'full'")
+    had = await user.device("user")
+    await own.program.kill()
+    await label(own, leads, own.racks[1])
+    await loses_a_slice(own)
+    await operator(cluster)
+    await come_to(own, here={follows}, there={leads, *others})
+    await ready(cluster, POLICY)
+    assert had in await own.in_rack(own.racks[0]).offers()
+    assert await user.device("user") == had
+
+
+async def test_a_pool_is_handed_over_and_mended_while_nothing_may_begin(cluster: Cluster) -> None:
+    own = await racks(cluster, each=2, count=2)
+    leads, follows, *others = own.nodes
+    await own.gets(whole())
+    await own.want(whole(), paused=True)
+    await label(own, leads, own.racks[1])
+    await eventually(partial(is_told, own, leads, "Pending", "NotInGroup"))
+    for _ in range(2):
+        said = await loses_a_slice(own)
+        await own.in_rack(own.racks[0]).says_again(said)
+    await own.want(whole())
+    await come_to(own, here={follows}, there={leads, *others})
+    await ready(cluster, POLICY)

@@ -167,15 +167,6 @@ class Unrest:
         for rack in self.own.racks:
             await eventually(partial(self._is_as_wanted, rack))
 
-    async def _heed(self) -> None:
-        """Do as records advise: of a pool that lost a slice while nobody led it nobody knows what was in there."""
-        for name, record in (await records(self.own.cluster)).items():
-            if record["status"]["reason"] == "NoWayBack":
-                node = await self.own.cluster.client.get(NODES, name)
-                for each in await self.own.in_rack(node["metadata"]["labels"][RACK]).slices():
-                    with contextlib.suppress(NotFound):
-                        await self.own.cluster.client.delete(RESOURCE_SLICES, each["metadata"]["name"])
-
     async def _as_it_stands(self) -> str:
         client, told = self.own.cluster.client, []
         for name, record in sorted((await records(self.own.cluster)).items()):
@@ -192,7 +183,6 @@ class Unrest:
 
     async def _is_ready(self) -> bool:
         await self._tend()
-        await self._heed()
         assert says(await self.own.cluster.client.get(POLICIES, POLICY), "Ready") == ("True", "RolloutComplete")
         return True
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.unit.published import BACKEND, H100, config, driver, equal, layout, policy
+from tests.unit.worlds import world
 
 from gpupartition.api.v1alpha1 import DriverSpec, NodeStateStatus, Phase
 from gpupartition.backends.slices import Target
-from gpupartition.domain.backend import Cluster, Config, NodeFacts, Refused
+from gpupartition.domain.backend import Cluster, Config, NodeFacts, Problem, Refused
 from gpupartition.domain.groups import HOSTNAME, PLACES, Group, joined, key_of, of_node, on_nodes
-from gpupartition.domain.leading import led, nodes_led
+from gpupartition.domain.leading import former, leader, led, nodes_led
 from gpupartition.domain.pool import NODES, Pool
+from gpupartition.domain.rest import rest
+from gpupartition.domain.world import AT_REST
 
 RACK = "example.com/rack"
 OWN = config(equal(2)).pool  # two GPUs, each in halves or whole
@@ -241,3 +245,40 @@ def test_a_node_has_its_own_devices_and_on_each_gpu_what_spans_it() -> None:
     shares = [device for device in seen.devices if "nodeSelector" in device.place]
     assert [device.attributes["index"]["int"] for device in shares] == [0, 1]
     assert len(seen.counters) == 2
+
+
+# ── from record to record ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def leading(generation: int, phase: Phase = Phase.UP_TO_DATE) -> NodeStateStatus:
+    told = compiled(facts("n1", "n1", "n2")).assigned()
+    ways = {"current": told} | ({"previous": told, "target": told} if phase not in AT_REST else {})
+    return NodeStateStatus(phase=phase, generation=generation, retiring=OWN.to_json(), **ways)
+
+
+def test_whoever_comes_to_lead_takes_the_pool_from_the_record_that_has_it() -> None:
+    left, comes = leading(7), NodeStateStatus(generation=40)
+    assert leader({"n1": left}, ["n2"]) == "n2"
+    assert former({"n1": left}, "n2") == "n1"
+    step = rest(comes, replace(world(), former=left))
+    assert step is not None
+    assert (step.state.current, step.state.retiring, step.state.generation) == (left.current, left.retiring, 8)
+    assert former({"n1": left, "n2": step.state}, "n2") == ""
+
+
+def test_what_was_taken_too_late_counts_for_nothing() -> None:
+    changed = leading(9)
+    assert former({"n1": leading(8), "n2": changed}, "n2") == ""
+    assert former({"n1": changed, "n2": leading(8)}, "n2") == "n1"
+    assert former({"n1": leading(8, Phase.APPLYING)}, "n2") == "", "it leads until it is done"
+
+
+@pytest.mark.parametrize("last_to_know", [False, True])
+def test_a_record_has_the_pool_until_that_of_the_next_one_has(last_to_know: bool) -> None:
+    waits = Problem(reason="NotInGroup", at="node n1", why="it has left", fix="wait", of_node=True, passing=True)
+    turn = replace(world(wanted=None, refused=True), left_out=waits, last_to_know=last_to_know)
+    step = rest(leading(7), turn)
+    assert step is not None
+    assert (step.state.phase, step.state.reason) == (Phase.PENDING, "NotInGroup")
+    assert (led(step.state) == "a") is last_to_know
+    assert bool(step.state.retiring) is last_to_know

@@ -106,7 +106,8 @@ class Publish:
             members = group.members if group is not None else ()
             about = tuple((hostname(member), *_depends(spec, member)) for member in members)
             led = group is None or group.leader == name  # what is published decides only of those who follow
-            return name, group and replace(group, members=()), about, "" if led else self._runs(driver, facts)
+            same = group and replace(group, members=(), former="")
+            return name, same, about, "" if led else self._runs(driver, facts)
         return _depends(spec, node)
 
     def compile(self, driver: DriverSpec, policy: PolicySpec, facts: NodeFacts, cluster: Cluster) -> Config:  # noqa: ARG002

@@ -197,14 +197,23 @@ class Caches:
         labels = {value for body in (old, new) if body for value in body["metadata"]["labels"].values()}
         for node in {name, *(record.name for value in labels for record in self.records.by("group", value))}:
             self._on_node(node)
+        record = self.records.get(name)
+        for group in _record_group(record) if record is not None else ():
+            self._group_changed(group)
 
     def _record_changed(self, name: str, old: Record | None, new: Record | None) -> None:
         self._on_node(name)
         before, after = ({*_record_group(record)} if record is not None else set() for record in (old, new))
-        for group in before ^ after:  # another one may lead now
-            for node, body in self.nodes.items():
-                if group in body["metadata"]["labels"].values():
-                    self._on_node(node)
+        body = self.nodes.get(name)
+        stays = body is not None and after <= {*body["metadata"]["labels"].values()}
+        for group in before ^ after if stays else before | after:
+            self._group_changed(group)
+
+    def _group_changed(self, group: str) -> None:
+        """Another node may lead it now."""
+        labelled = (node for node, body in self.nodes.items() if group in body["metadata"]["labels"].values())
+        for node in {*labelled, *(record.name for record in self.records.by("group", group))}:
+            self._on_node(node)
 
     def _slice_changed(self, _: str, old: PackedSlice | None, new: PackedSlice | None) -> None:
         for node in {n for o in (old, new) if o for n in (*_slice_node(o), *_slice_owners(o))}:

@@ -13,10 +13,9 @@ from gpupartition.api.v1alpha1.shared import SUBDOMAIN
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.records import NODE_STATES, Record
 from gpupartition.domain.groups import Group, group_of, key_of, on_nodes
-from gpupartition.domain.leading import led, nodes_led
+from gpupartition.domain.leading import former, leader, led, nodes_led
 from gpupartition.domain.others import skips
 from gpupartition.domain.pool import Pool
-from gpupartition.domain.world import AT_REST
 from gpupartition.kube import RESOURCE_SLICES, Client, Object
 
 if TYPE_CHECKING:
@@ -55,9 +54,9 @@ class Groups:
         members = [n for n in self._labelled(driver, group) if self._belongs(driver, policy, n, group)]
         named = [str(n["metadata"]["name"]) for n in members]
         having = self._having(driver, group) | ({me: state} if led(state) else {})
-        leader = _leader(having, named) or (me if self._left(driver, me) == group else "")
+        leads = leader(having, named) or (me if self._left(driver, me) == group else "")
         skipped = next((str(n["metadata"]["name"]) for n in members if skips(n)), "")
-        found = Group(name=group, leader=leader, members=members, skipped=skipped)
+        found = Group(name=group, leader=leads, former=former(having, leads), members=members, skipped=skipped)
         return replace(found, kept_out=self._kept_out(driver, policy, me, found, state))
 
     def _kept_out(self, driver: Driver, policy: Policy | None, me: str, group: Group, state: NodeStateStatus) -> str:
@@ -123,13 +122,6 @@ class Groups:
             if each.driver == driver.driver_name and each.group != group:
                 return f"pool {each.pool}"
         return ""
-
-
-def _leader(having: Mapping[str, NodeStateStatus], members: Sequence[str]) -> str:
-    """Who leads: a member that has the pool, whoever is about to change it, else the first member, else whoever has it."""
-    own = [name for name in having if name in members]
-    moving = [name for name, state in having.items() if state.phase not in AT_REST]
-    return next((min(some) for some in (own, moving, members, having) if some), "")
 
 
 def label_of(driver: Driver) -> str:

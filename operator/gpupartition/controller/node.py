@@ -219,7 +219,8 @@ def _due(reading: Reading) -> bool:
 def _abandoned(reading: Reading) -> bool:
     world = reading.world
     nobody_wants = reading.leaving and world.wanted is None
-    return (nobody_wants or not world.node_is_there) and world.grant is None and not reading.record.state.token
+    let_go = (nobody_wants and not world.last_to_know) or not world.node_is_there
+    return let_go and world.grant is None and not reading.record.state.token
 
 
 def _deadline(reading: Reading) -> timedelta | None:

@@ -7,7 +7,7 @@ import secrets
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from gpupartition.api.v1alpha1 import DrainMode, DriverStatus, Phase, Rollout
+from gpupartition.api.v1alpha1 import DrainMode, DriverStatus, NodeStateStatus, Phase, Rollout
 from gpupartition.controller.caches import Caches, condition, since_ready, trim_node
 from gpupartition.controller.durations import Durations
 from gpupartition.controller.facts import (
@@ -60,6 +60,7 @@ class Found:
     rule: Object | None
     held: tuple[Holder, ...]
     elsewhere: str = ""
+    former: NodeStateStatus | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +178,8 @@ class Assembly:
             abandoned=is_abandoned(policy, node),
             config_written=youngest,
             elsewhere=found.elsewhere,
+            former=found.former if alive else None,
+            last_to_know=group is not None and group.former == name and policy is not None and not policy.deleting,
             live=driver.backend.live(driver.spec, driver.cluster),
             in_use=self._in_use(record, observed, found.held),
         )

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gpupartition import names
-from gpupartition.api.v1alpha1 import DriverStatus, Phase
+from gpupartition.api.v1alpha1 import DriverStatus, NodeStateStatus, Phase
 from gpupartition.controller.caches import Caches, claim_pools, trim, trim_claim, trim_pod
 from gpupartition.controller.durations import Durations
 from gpupartition.controller.facts import grant_of
@@ -23,7 +23,7 @@ from gpupartition.controller.occupants import Occupants
 from gpupartition.controller.reading import Assembly, Found, Reading
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record
 from gpupartition.controller.stopwatch import Stopwatch
-from gpupartition.domain.groups import group_of
+from gpupartition.domain.groups import Group, group_of
 from gpupartition.domain.holders import Holder, holders
 from gpupartition.domain.world import AT_REST, Limits, only_closes_or_opens
 from gpupartition.kube import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Client, Object
@@ -86,6 +86,7 @@ class Reader:
                 pods=await self._pods(driver, name, live=False),
                 rule=self._caches.rule(rule_name),
                 held=_held(driver, name, pool, self._caches.claims.by("pool", pool)),
+                former=self._former(name, group),
             ),
             live=False,
         )
@@ -144,9 +145,15 @@ class Reader:
                 rule=rule,
                 held=_held(driver, name, pool, claims),
                 elsewhere=await in_the_way(self._client, driver, record) if leads else "",
+                former=self._former(name, group),
             ),
             live=True,
         )
+
+    def _former(self, name: str, group: Group | None) -> NodeStateStatus | None:
+        """What the record says from which this node, which leads its group, has still to take the pool."""
+        record = self._caches.records.get(group.former) if group is not None and group.leader == name else None
+        return record.state if record is not None else None
 
     async def _objects(
         self, known: Record, driver: Driver, group: str, *, slices: bool

@@ -27,12 +27,14 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 class Group:
     """The group of a node.
 
-    `leader` has the pool in its record; `members` are the Nodes in the pool, by name. `kept_out`: why the node that was asked about is
-    neither. `skipped`: a member that somebody asked to leave alone.
+    `leader` has the pool in its record; `former` is whose record has it where the leader's has not, or not yet what became of it (leading.py).
+    `members` are the Nodes in the pool, by name. `kept_out`: why the node that was asked about is neither. `skipped`: a member that somebody
+    asked to leave alone.
     """
 
     name: str
     leader: str
+    former: str = ""
     members: Sequence[Object] = ()
     kept_out: str = ""
     skipped: str = ""

@@ -3,11 +3,15 @@
 Two pools must never have devices of one node: their counters know nothing of each other. Nodes move from group to group, and whoever leads a
 group may see that late. So a record names, before the first write, every pool that it is about to write; whoever is about to write reads
 all records after that, and waits while another one has a pool with a node of his. Of two who do so at once, each sees the other.
+
+A pool is handed over from record to record: whoever comes to lead takes what the former one's says, and only then that one forgets it. So
+somebody knows at any time what is in there, though slices get lost meanwhile. What is taken is of a higher generation, and what the pool is
+changed to of a still higher one: so of two who have it, one has to forget it, and never the one who knows what has become of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from gpupartition.api.v1alpha1 import Assigned, NodeStateStatus
 from gpupartition.domain.fingerprint import of_pool, short
@@ -33,6 +37,26 @@ def _pools(state: NodeStateStatus) -> Iterator[Pool]:
         pool = Pool.from_json(text) if NODES in text else Pool()
         if pool.devices:
             yield pool
+
+
+def leader(having: Mapping[str, NodeStateStatus], members: Sequence[str]) -> str:
+    """Who leads: a member that has the pool, whoever is about to change it, else the first member, else whoever has it."""
+    own = [name for name in having if name in members]
+    moving = [name for name, state in having.items() if state.phase not in AT_REST]
+    return next((min(some) for some in (own, moving, members, having) if some), "")
+
+
+def former(having: Mapping[str, NodeStateStatus], leader: str) -> str:
+    """From whose record the leader has still to take the pool; "" where its own says what became of it, or is about to."""
+    others = [name for name, state in having.items() if name != leader and state.phase in AT_REST]
+    left, own = max(others, key=lambda name: (having[name].generation, name), default=""), having.get(leader)
+    return left if not left or own is None or own.generation <= having[left].generation else ""
+
+
+def taken_over(state: NodeStateStatus, left: NodeStateStatus) -> NodeStateStatus:
+    """A record with the pool that another one's has: what is published stays as it is."""
+    update = {"current": left.current, "retiring": left.retiring, "generation": left.generation + 1}
+    return state.model_copy(update=update)
 
 
 def before_all(found: Assigned) -> Assigned:

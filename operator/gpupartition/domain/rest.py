@@ -11,7 +11,7 @@ from gpupartition.domain.backend import Config, Problem
 from gpupartition.domain.changes import admitted, settle_down, with_blockers
 from gpupartition.domain.drift import LEFT_ALONE, Waiting, drift_message, given_another_chance, notice, reassigned
 from gpupartition.domain.guards import has_wanted, lost_gpus, missing_gpus, retried
-from gpupartition.domain.leading import before_all
+from gpupartition.domain.leading import before_all, led, taken_over
 from gpupartition.domain.lifecycle import DEGRADED
 from gpupartition.domain.recovery import recover
 from gpupartition.domain.retiring import RETIRING, retired, said
@@ -22,6 +22,8 @@ AS_WANTED: Final = "publishes what is wanted"
 
 def rest(state: State, world: World) -> Step | None:
     """The next state of a node at rest, or None. What it waits for there is a grant, which only admission gives."""
+    if world.former is not None and (having := taken_over(state, world.former)) != state:
+        return Step(having, "")
     if state.token and (world.grant is None or world.grant.token != state.token):
         return Step(state.model_copy(update={"token": ""}), "")
     if world.grant is not None and world.grant.token != state.token:
@@ -36,8 +38,9 @@ def rest(state: State, world: World) -> Step | None:
     if world.left_out is not None:
         passing = world.left_out.passing
         waiting = _as(Phase.PENDING if passing else Phase.SKIPPED, world.left_out.reason, _said(world.left_out))
-        # Of two that lead one group, one does not any more: what both have is the other one's.
-        return _settle(state, world, waiting, {"current": None, "retiring": ""} if passing else {})
+        # Of two that have a group's pool, one does not lead it any more: what both have is the other one's.
+        handed_over = passing and not world.last_to_know
+        return _settle(state, world, waiting, {"current": None, "retiring": ""} if handed_over else {})
     if world.wanted is None:
         return None
     return _wait(state, world)
@@ -75,7 +78,7 @@ def _take_grant(state: State, world: World, token: str) -> Step:
         "gpus": len(world.observed.pool.gpus),
         "repairs": [*state.repairs[-7:], world.now] if state.reason == "Drift" else state.repairs,
         "retry": world.retry,
-        "generation": max(state.generation, world.observed.pool.generation),
+        "generation": max(state.generation, world.observed.pool.generation) + bool(before.pool.group),
         "reason": "",
         "message": "admitted",
     }
@@ -107,13 +110,14 @@ def _adopt(state: State, world: World) -> Step | None:
     if on_record and RETIRING in {state.reason, reason}:
         return Step(state.model_copy(update={"reason": reason, "message": message}), message)
     current = as_seen.model_copy(update={"since": world.now})
+    told = state.generation if led(state) == wanted.pool.group else 0  # of that pool
     update: dict[str, Any] = {
         "phase": Phase.UP_TO_DATE,
         "since": world.now,
         "target": current,
         "current": current,
         "boot_id": world.boot_id,
-        "generation": max(state.generation, world.observed.pool.generation),
+        "generation": max(told, world.observed.pool.generation),
         "attempts": 0,
         "blockers": [],
         "reason": reason,

@@ -139,6 +139,8 @@ class World:
         "DeviceTaint"  # what the driver comes to: for attempts that begin now
     )
     elsewhere: str = ""  # in which other pool nodes of the group (may) have devices
+    former: NodeStateStatus | None = None  # what the record says from which this node takes the pool of its group
+    last_to_know: bool = False  # its record alone says what is in the pool that another node leads now
     live: bool = False  # devices in use can stay beside a new layout
     in_use: frozenset[str] | None = None  # at rest: retired devices that somebody has; None: that cannot be told yet
 
