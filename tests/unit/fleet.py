@@ -30,6 +30,7 @@ from gpupartition.names import API_VERSION
 
 REVISION: Final = "5d8f7c"
 DRIVER: Final = "gpu.example.com"
+RACK: Final = "example.com/rack"
 READY: Final = [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
 
 
@@ -121,6 +122,21 @@ class Fleet:
         meta = {"name": name, "namespace": namespace, "uid": name, "ownerReferences": owners}
         spec = {"nodeName": "somewhere", "resourceClaims": [{"name": "gpu", "resourceClaimName": name}]}
         self.objects[PODS].append({"metadata": meta, "spec": spec, "status": {"phase": "Running"}})
+
+    def in_racks(self, **racks: Sequence[str]) -> None:
+        """Put nodes into racks, and add the driver `racks` that publishes their GPUs together, two in each node."""
+        for name, nodes in racks.items():
+            for body in self.objects[NODES]:
+                if body["metadata"]["name"] in nodes:
+                    body["metadata"]["labels"] |= {RACK: name, "kubernetes.io/hostname": body["metadata"]["name"]}
+        publish = {
+            "driverName": "racks.example.com",
+            "inventory": {"gpus": [{"count": 2, "product": "H100", "memory": "80Gi"}]},
+            "multiNode": {"groupLabel": RACK, "sizes": [2]},
+        }
+        spec = {"type": "Publish", "publish": publish, "maxUnavailable": "100%"}
+        meta = {"name": "racks"}
+        self.apply({"apiVersion": API_VERSION, "kind": "GpuPartitionDriver", "metadata": meta, "spec": spec})
 
     def not_ready(self, node: str) -> None:
         """Take the node's kubelet away, just now."""

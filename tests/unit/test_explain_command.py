@@ -90,6 +90,18 @@ async def test_without_any_policy_a_node_is_explained_all_the_same() -> None:
     assert "there is no GpuPartitionPolicy" in facts(await of(Fleet(1), "node-1"))["plan"]
 
 
+async def test_a_node_of_a_group_is_told_who_leads_and_what_becomes_of_that_one() -> None:
+    fleet = Fleet(3)
+    fleet.in_racks(a=fleet.nodes)
+    fleet.apply(policy(driver="racks"))
+    leads, follows = facts(await of(fleet, "node-1")), facts(await of(fleet, "node-2"))
+    assert leads["group"] == "a: node-1 leads, node-2, node-3 follow it"
+    assert follows["group"] == "a: node-1 leads, node-2, node-3 follow it; node-1: Starts; begins in wave 1"
+    assert follows["plan"] == "Waits; follows node node-1, which brings the pool of group a to what is wanted"
+    told: dict[str, Any] = explain.as_data(await of(fleet, "node-3"))["group"]
+    assert (told["name"], told["leader"], told["followers"]) == ("a", "node-1", ("node-2", "node-3"))
+
+
 async def test_a_grant_is_told_with_its_purpose() -> None:
     fleet = Fleet(1)
     fleet.apply(policy())

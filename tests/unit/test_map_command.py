@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from tests.unit.fleet import Fleet
+from tests.unit.test_groups import pool, published, spans
 
 from gpupartition.cli import map as command
 from gpupartition.cli.options import Unusable
 from gpupartition.cli.paint import rendered
 from gpupartition.domain.gpumap import NodeMap
-from gpupartition.kube import DEVICE_TAINT_RULES, RESOURCE_SLICES
+from gpupartition.kube import DEVICE_TAINT_RULES, RESOURCE_CLAIMS, RESOURCE_SLICES
 
 
 @pytest.fixture(autouse=True)
@@ -77,3 +78,35 @@ async def test_programs_are_told_of_shares_and_holders() -> None:
         ("gpu-3-partition-1", "used", 0.5, ["team-b/job-8"]),
     ]
     assert command.FORMS["name"](found).splitlines() == ["node/node-1", "node/node-2", "node/node-3"]
+
+
+def of_racks(*used: str) -> Fleet:
+    """Two nodes of a rack, and who has which of their devices."""
+    made = Fleet(2)
+    made.objects[RESOURCE_SLICES] = published(pool("node-1", "node-2"), "node-1", "node-2")
+    for number, device in enumerate(used):
+        result = {"driver": "gpu.example.org", "pool": "gpu.example.org/a", "device": device, "request": "gpu"}
+        status = {"allocation": {"devices": {"results": [result]}}}
+        made.objects[RESOURCE_CLAIMS].append(
+            {"metadata": {"name": f"job-{number}", "namespace": "t"}, "status": status}
+        )
+    return made
+
+
+async def test_a_device_over_two_nodes_that_could_be_had_is_listed_for_each_of_them() -> None:
+    (span,) = spans(pool("node-1", "node-2"))
+    found = await command.look(of_racks().client)
+    assert drawn(found)[-3] == "over several nodes could be had: 1 of 2nodes"
+    for each in found:
+        row = next(each for each in drawn([each], full=True) if span in each)
+        assert row.split() == ["all", span, "2nodes", "320Gi", "free"]
+    told: Any = command.as_data(found)["pools"]
+    assert [[(over["device"], over["use"]) for over in each["over"]] for each in told] == [[(span, "free")]] * 2
+
+
+async def test_one_of_which_somebody_has_a_part_is_not() -> None:
+    group = pool("node-1", "node-2")
+    for used in (group.devices[0].name, spans(group)[0]):
+        found = await command.look(of_racks(used).client)
+        assert not any(each.over for each in found)
+        assert not any("could be had" in text for text in drawn(found))

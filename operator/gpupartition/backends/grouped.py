@@ -81,7 +81,7 @@ def follows(node: str, group: Group) -> Problem:
     return Problem(
         reason="FollowsNode",
         at=f"node {node}",
-        why=f"its GPUs are in the pool of group {group.name}, which node {group.leader} brings to what is wanted",
+        why=f"follows node {group.leader}, which brings the pool of group {group.name} to what is wanted",
         fix=f"look at that one: kubectl get gpn {group.leader}",
         of_node=True,
         passing=True,

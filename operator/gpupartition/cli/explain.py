@@ -16,6 +16,7 @@ from gpupartition.names import GROUP
 
 if TYPE_CHECKING:
     from gpupartition.cli.cluster import Answer
+    from gpupartition.cli.foresight import Foresight
     from gpupartition.domain.plan import NodePlan, Plan
     from gpupartition.domain.standing import Blocking, NodeStanding
     from gpupartition.kube import Client, Object
@@ -35,6 +36,16 @@ exit codes: 0 told; 1 the cluster could not be read, or there is no such node (t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Grouped:
+    """The nodes with which a node shares its pool: who leads, who follows, and what becomes of the one who leads."""
+
+    name: str
+    leader: str
+    followers: tuple[str, ...]
+    foreseen: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """All that is known of one node. `unforeseen`: why nothing could be planned for it."""
 
@@ -47,6 +58,7 @@ class Explanation:
     opens: str = ""
     unforeseen: str = ""
     blockers: tuple[Blocking, ...] = ()
+    group: Grouped | None = None
     next: str = ""
 
 
@@ -70,7 +82,7 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
 
 async def explain(client: Client, settings: Settings, name: str) -> Explanation:
     """What is known of a node. Raises Unusable where there is neither a node nor a record of this name, and ApiError."""
-    from gpupartition.cli.foresight import foresee
+    from gpupartition.cli.foresight import look_ahead, unhurried
     from gpupartition.controller.records import Record
     from gpupartition.domain.remedies import advice
     from gpupartition.domain.standing import read_node
@@ -84,9 +96,11 @@ async def explain(client: Client, settings: Settings, name: str) -> Explanation:
     if standing and record and (known := Record.read(record)).unreadable:
         standing = replace(standing, reason=known.state.reason, message=known.state.message)
     plans: Sequence[Plan] = ()
-    unforeseen = ""
+    group, unforeseen = None, ""
     try:
-        plans = await foresee(client, settings, names=[standing.policy] if standing else [])
+        with unhurried():
+            seen = await look_ahead(client, settings, (), [standing.policy] if standing else [])
+        plans, group = seen.plans, _group(seen, name)
     except Unusable as unusable:
         # That a file could be named is advice for a plan, and nothing that can be done here.
         unforeseen = "; ".join(re.sub("; (or )?name a file with -f$", "", line) for line in unusable.lines)
@@ -109,6 +123,7 @@ async def explain(client: Client, settings: Settings, name: str) -> Explanation:
         opens=plan.opens if plan else "",
         unforeseen=unforeseen,
         blockers=_blockers(standing, row),
+        group=group,
     )
     about = {"node": name, "policy": policy, "driver": driver}
     return replace(found, next=advice(standing, row.fate if row else None, about))
@@ -141,6 +156,19 @@ def _blockers(standing: NodeStanding | None, row: NodePlan | None) -> tuple[Bloc
     )
 
 
+def _group(seen: Foresight, node: str) -> Grouped | None:
+    group = next((group for scope in seen.scopes if (group := scope.groups.get(node)) is not None), None)
+    if group is None:
+        return None
+    rows = ((plan, row) for plan in seen.plans for row in plan.nodes if row.node == group.leader)
+    return Grouped(
+        name=group.name,
+        leader=group.leader,
+        followers=tuple(sorted(group.names - {group.leader})),
+        foreseen=next((_plan(row, plan.opens) for plan, row in rows), ""),
+    )
+
+
 # ------------------------------------------------------------------------------------------------------------------------ forms
 
 
@@ -165,6 +193,7 @@ def pictured(found: Explanation, now: datetime) -> Iterator[Line]:
         )
     told = {
         "why": ": ".join(p for p in (standing.reason, standing.message) if p) if standing else "",
+        "group": _in_group(found.group, found.node) if found.group else "",
         "change": _change(found),
         "grant": f"{found.grant.get('purpose', 'RollOut')} since {found.grant['since']}" if found.grant else "none",
         "plan": _plan(row, found.opens) or found.unforeseen,
@@ -179,6 +208,15 @@ def _change(found: Explanation) -> str:
     if row is None or row.change == "None":
         return ""
     return f"{row.change}, +{len(row.gained)} -{len(row.lost)} devices" if row.gained or row.lost else row.change
+
+
+def _in_group(group: Grouped, node: str) -> str:
+    from gpupartition.domain.wording import few
+
+    others = group.followers
+    follow = f", {few(others)} follow{'s' if len(others) == 1 else ''} it" if others else ""
+    leader = f"; {group.leader}: {group.foreseen}" if group.foreseen and group.leader != node else ""
+    return f"{group.name}: {group.leader} leads{follow}{leader}"
 
 
 def _plan(row: NodePlan | None, opens: str) -> str:
@@ -217,6 +255,7 @@ def as_data(found: Explanation) -> dict[str, Any]:
         if row
         else None,
         "unforeseen": found.unforeseen,
+        "group": asdict(found.group) if found.group else None,
         "next": found.next,
     }
 

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -139,11 +140,18 @@ def memory_slices(product: str) -> int:
 def pictured(found: Sequence[NodeMap], _: datetime) -> Iterator[Line]:
     """For people: each driver's nodes below each other."""
     from gpupartition.cli.drawing import draw, legend
+    from gpupartition.domain.gpumap import Use
 
     plain, width = _plain(), min(shutil.get_terminal_size((110, 24)).columns, WIDEST)
     for driver, maps in groupby(found, key=lambda each: each.driver):
         yield line(Span(driver, "bold"))
-        yield from draw(list(maps), width=width, plain=plain)
+        drawn = list(maps)
+        yield from draw(drawn, width=width, plain=plain)
+        free = {part.device: part.profile for each in drawn for part in each.over if part.use is Use.FREE}
+        over = Counter(free.values())
+        if over:
+            could = ", ".join(f"{number} of {profile}" for profile, number in sorted(over.items()))
+            yield line(Span(f"over several nodes could be had: {could}", "dim"))
         yield ()
     yield legend(found, plain=plain) if found else line(Span("no node publishes GPUs", "dim"))
 
@@ -159,18 +167,19 @@ def in_full(found: Sequence[NodeMap], _: datetime) -> Iterator[Line]:
         for gpu, drawn in zip(each.gpus, bars, strict=True):
             yield (Span(f"  GPU {gpu.index:<3}", "dim"), *drawn, Span(f"  {gpu.product}"))
         yield ()
-        rows = [_row(gpu, part) for gpu in each.gpus for part in gpu.parts if part.device]
+        rows = [_row(str(gpu.index), part) for gpu in each.gpus for part in gpu.parts if part.device]
+        rows += [_row("all", part) for part in each.over]
         yield from grid(("GPU", "DEVICE", "PROFILE", "MEMORY", "SLICES", "USE", "BY"), rows, indent="  ")
         yield ()
     yield legend(found, plain=plain) if found else line(Span("the node publishes no GPUs", "dim"))
 
 
-def _row(gpu: Gpu, part: Part) -> tuple[str | Span, ...]:
+def _row(gpu: str, part: Part) -> tuple[str | Span, ...]:
     from gpupartition.cli.drawing import INK
 
     memory = f"{part.memory / 2**30:.4g}Gi" if part.memory else ""
     use = Span(part.use.value, INK[part.use].style)
-    return str(gpu.index), part.device, part.profile, memory, _places(part), use, ", ".join(part.held_by)
+    return gpu, part.device, part.profile, memory, _places(part), use, ", ".join(part.held_by)
 
 
 def _places(part: Part) -> str:
@@ -191,6 +200,10 @@ def as_data(found: Sequence[NodeMap]) -> dict[str, Any]:
                 "problem": each.problem,
                 "lost": list(each.lost),
                 "gpus": [_gpu(gpu) for gpu in each.gpus],
+                "over": [
+                    {"device": part.device, "use": part.use.value, "profile": part.profile, "memory": part.memory}
+                    for part in each.over
+                ],
             }
             for each in found
         ]

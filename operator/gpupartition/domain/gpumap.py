@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
 from gpupartition.domain.capacity import profile_of
-from gpupartition.domain.groups import of_node
+from gpupartition.domain.groups import of_node, on_nodes, over_several
 from gpupartition.domain.holders import Holder, holders
-from gpupartition.domain.pool import Device, Pool
+from gpupartition.domain.pool import NODES, Device, Pool
 
 Body = Mapping[str, Any]
 
@@ -67,13 +67,18 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeMap:
-    """One node's GPUs. `problem` says why the scheduler would not use the pool; `lost` names devices that claims have and no slice shows."""
+    """One node's GPUs.
+
+    `problem` says why the scheduler would not use the pool; `lost` names devices that claims have and no slice shows; `over` are devices over
+    this node and others of which nobody has any part, so that they could be had.
+    """
 
     node: str
     driver: str = ""
     gpus: tuple[Gpu, ...] = ()
     lost: tuple[str, ...] = ()
     problem: str = ""
+    over: tuple[Part, ...] = ()
 
 
 def read(
@@ -94,11 +99,14 @@ def read(
     bodies = [s for s in slices if (s["spec"]["driver"], s["spec"]["pool"]["name"]) == (driver, name)]
     published = Pool.read(bodies)
     there, held = of_node(published, node), dict[str, list[Holder]]()
-    for holder in holders(claims, node=node, driver=driver, pool=name):
+    holding = holders(claims, node=node, driver=driver, pool=name)
+    for holder in holding:
         if holder.device in there.names or holder.device not in published.names:
             held.setdefault(holder.device, []).append(holder)
     view = _View(there, held, _tainted(bodies, rules, driver, name), memory_slices)
-    return _map(node, driver, view)
+    taken = on_nodes(published.keep({holder.device for holder in holding if not holder.admin}))
+    over = [d for d in over_several(published, node) if not d.retired and not taken & d.costs[NODES].keys()]
+    return replace(_map(node, driver, view), over=tuple(view.part(device) for device in over))
 
 
 def of_pool(
@@ -164,7 +172,7 @@ class _View:
             slots = _slots(device)
             if slots[0] > at:
                 parts.append(Part(use=Use.UNCUT, size=slots[0] - at, slots=tuple(range(at, slots[0]))))
-            parts.append(self._part(device, len(slots)))
+            parts.append(self.part(device, len(slots)))
             at = slots[-1] + 1
         if at < count:
             parts.append(Part(use=Use.UNCUT, size=count - at, slots=tuple(range(at, count))))
@@ -173,7 +181,7 @@ class _View:
     def _by_memory(self, shown: Sequence[Device], devices: Sequence[Device]) -> tuple[Part, ...]:
         """Partitions by their memory, with what no device that is shown has of the GPU's; alike where it is not known of all."""
         known = all(_scale(d) > 0 for d in shown)  # amounts of others may be negative
-        parts = [self._part(device, _scale(device) if known else 1) for device in shown]
+        parts = [self.part(device, _scale(device) if known else 1) for device in shown]
         sets = {name for device in devices for name in device.costs}
         whole = max((self.pool.counters.get(name, {}).get("memory", 0) for name in sets), default=0)
         left = whole - sum(part.size for part in parts)
@@ -181,7 +189,8 @@ class _View:
             parts.append(Part(use=Use.UNCUT, size=left))
         return tuple(parts)
 
-    def _part(self, device: Device, size: int) -> Part:
+    def part(self, device: Device, size: int = 1) -> Part:
+        """A device as a part of so much."""
         holding = self.held.get(device.name, ())
         use = Use.TAINTED if device.name in self.tainted else Use.FREE
         if holding:

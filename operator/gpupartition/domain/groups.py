@@ -113,12 +113,16 @@ def _over(
     )
 
 
+def over_several(pool: Pool, node: str) -> list[Device]:
+    """The devices of a pool that span this node and others."""
+    return [d for d in pool.devices if key_of(node) in d.costs.get(NODES, ()) and "nodeName" not in d.place]
+
+
 def of_node(pool: Pool, node: str) -> Pool:
     """What of a pool is on one of its nodes, as if it were that node's own. A device that spans nodes stands on each of its GPUs."""
     if not any(device.place for device in pool.devices):
         return pool
     own = [device for device in pool.devices if device.place.get("nodeName") == node]
-    over = [d for d in pool.devices if key_of(node) in d.costs.get(NODES, ()) and "nodeName" not in d.place]
     gpus = {gpu: device for device in reversed(own) for gpu in device.costs if gpu != NODES}
     counters = {gpu: amounts for gpu, amounts in pool.counters.items() if gpu in gpus}
     shares = [
@@ -128,7 +132,7 @@ def of_node(pool: Pool, node: str) -> Pool:
             capacity={"memory": amounts["memory"]} if "memory" in amounts else {},
             costs={gpu: amounts},
         )
-        for device in over
+        for device in over_several(pool, node)
         for gpu, amounts in counters.items()
     ]
     return replace(pool, devices=(*own, *shares), counters=counters)

@@ -295,6 +295,7 @@ class _Course:
             ),
             (first.halted, Fate.FAILED, looked.message),
             (looked.phase is Phase.SKIPPED, Fate.SKIPPED, f"{looked.reason}: {looked.message}"),
+            (node.world.left_out, Fate.WAITS, node.world.left_out.why if node.world.left_out is not None else ""),
             (first.at_work, Fate.WAITS, f"waits until others are done: {first.at_work}"),
             (first.blocked, Fate.BLOCKED, "waits until its devices are free"),
             (not first.ready, Fate.NOT_READY, "the node is not Ready"),
