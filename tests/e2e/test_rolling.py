@@ -324,6 +324,7 @@ async def told(cluster: Cluster, where: Site, pod: str, node: str) -> None:
         return node in event["message"]
 
     await eventually(look)
+    assert "GpuWanted" in await cluster.kubectl("describe", "pod", pod, "--namespace", where.user)
 
 
 async def untouched(cluster: Cluster, history: Watcher, pod: Object) -> None:

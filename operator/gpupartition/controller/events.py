@@ -36,8 +36,11 @@ class Recorder:
         """A policy's Ready condition has another reason than before."""
         await self._post(policy, "Warning" if warning else "Normal", reason, message)
 
-    async def wanted(self, blocker: Blocker, policy: str, *, evicts: bool) -> None:
-        """Tell the holder's pod, in its own namespace, that its GPU is wanted, and since when."""
+    async def wanted(self, blocker: Blocker, uid: str, policy: str, *, evicts: bool) -> None:
+        """Tell the holder's pod, in its own namespace, that its GPU is wanted, and since when.
+
+        `uid` is the pod's: `kubectl describe pod` shows no event without it.
+        """
         if not blocker.pod:
             return
         namespace, _, name = blocker.pod.partition("/")
@@ -46,7 +49,7 @@ class Recorder:
             f"policy {policy} wants to repartition node {blocker.node} and waits for device {blocker.device}, since {since}; "
             + ("when the node's turn comes, this pod is evicted, unless something spares it" if evicts else PATIENT)
         )
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": namespace, "name": name}}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": namespace, "name": name, "uid": uid}}
         await self._post(pod, "Normal", "GpuWanted", message)
 
     async def evicted(self, pod: str, uid: str, *, node: str, policy: str, devices: Sequence[str]) -> None:

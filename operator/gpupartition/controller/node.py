@@ -143,10 +143,11 @@ class NodeLoop:
             TRANSITIONS.labels(policy=policy, phase=after.phase).inc()
             await self._announce(reading, step)
         known = {(b.claim, b.device) for b in before.blockers}
+        uids = {pod: uid for h in reading.world.holders for pod, uid in zip(h.pods, h.uids, strict=False)}
         for blocker in after.blockers:
             if (blocker.claim, blocker.device) not in known:
                 evicts = reading.world.drain.mode is DrainMode.EVICT
-                await self._recorder.wanted(blocker, policy, evicts=evicts)
+                await self._recorder.wanted(blocker, uids.get(blocker.pod, ""), policy, evicts=evicts)
         self._on_progress(policy)
         return timedelta(0)
 

@@ -11,7 +11,7 @@ from typing import Any
 class Holder:
     """One allocated device of one claim. `claim` and `pods` are namespace/name; `terminating`: a pod of it is on its way out.
 
-    `uids` are those of the pods: another pod of the same name has nothing to do with it.
+    `uids` are those of the pods, in their order: another pod of the same name has nothing to do with it.
     """
 
     node: str
@@ -22,7 +22,7 @@ class Holder:
     pods: tuple[str, ...] = ()
     terminating: bool = False
     admin: bool = False
-    uids: frozenset[str] = frozenset()
+    uids: tuple[str, ...] = ()
 
     @property
     def reason(self) -> str:
@@ -45,8 +45,11 @@ def holders(claims: Iterable[Mapping[str, Any]], *, node: str, driver: str, pool
         status = claim.get("status", {})
         results = status.get("allocation", {}).get("devices", {}).get("results", ())
         namespace, name = claim["metadata"].get("namespace", ""), claim["metadata"]["name"]
-        reserved = [r for r in status.get("reservedFor", ()) if r.get("resource") == "pods"]
-        pods = tuple(sorted(f"{namespace}/{r['name']}" for r in reserved))
+        reserved = sorted(
+            (f"{namespace}/{r['name']}", r.get("uid", ""))
+            for r in status.get("reservedFor", ())
+            if r.get("resource") == "pods"
+        )
         found += [
             Holder(
                 node=node,
@@ -54,10 +57,10 @@ def holders(claims: Iterable[Mapping[str, Any]], *, node: str, driver: str, pool
                 pool=pool,
                 device=result["device"],
                 claim=f"{namespace}/{name}",
-                pods=pods,
+                pods=tuple(pod for pod, _ in reserved),
                 terminating="deletionTimestamp" in claim["metadata"],
                 admin=bool(result.get("adminAccess", False)),
-                uids=frozenset(r.get("uid", "") for r in reserved),
+                uids=tuple(uid for _, uid in reserved),
             )
             for result in results
             if result["driver"] == driver and result["pool"] == pool
