@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.fleet import Fleet, driver, equal, policy, whole
+from tests.unit import published
+from tests.unit.fleet import READY, Fleet, driver, equal, policy, whole
 
 from gpupartition.cli import show
 from gpupartition.cli.documents import Document
 from gpupartition.cli.foresight import foresee
 from gpupartition.cli.options import Unusable
+from gpupartition.domain.course import course
 from gpupartition.domain.outlook import capacity, findings, sentence
 from gpupartition.domain.plan import Fate, Plan
 from gpupartition.domain.prospect import Prospect
-from gpupartition.kube import NODES, Object
+from gpupartition.kube import NODES, RESOURCE_SLICES, Object
 from gpupartition.settings import Settings
 
 
@@ -53,6 +55,22 @@ async def test_each_node_tells_which_devices_it_gains_and_loses() -> None:
     assert node.lost == tuple(f"gpu-{n}" for n in range(8))
     assert len(node.gained) == 24
     assert [(m.profile, m.before, m.after) for m in capacity(found)] == [("40Gi", 0, 16), ("80Gi", 8, 8)]
+
+
+async def test_devices_of_a_former_layout_that_go_when_they_are_released_count_for_nobody_else() -> None:
+    server, fleet = published.Server(), Fleet(1)
+    assert list(server.assign(published.config(published.equal(2)).assigned("r"), "s"))
+    here = published.node(pool="gpu")
+    fleet.objects |= {NODES: [{**here, "status": {"conditions": READY}}], RESOURCE_SLICES: list(server.slices.values())}
+    spec = server.driver.model_dump(mode="json", by_alias=True, exclude_none=True)
+    fleet.apply({**driver(), "spec": spec})
+    found = await plan(fleet)
+    assert [n.change for n in found.nodes] == ["None"]
+    (found,) = await plans(fleet, policy("inference", equal(4)))
+    assert [n.change for n in found.nodes] == ["Live"]
+    counted = {m.profile: (m.before, m.after) for m in capacity(found)}
+    assert counted == {"1of2": (4, 0), "1of4": (0, 8), "full": (2, 2)}
+    assert course(found).open == {profile: (now, 0, after) for profile, (now, after) in counted.items()}
 
 
 async def test_nothing_happens_to_nodes_that_have_what_is_wanted() -> None:

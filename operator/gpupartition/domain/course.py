@@ -40,7 +40,7 @@ def course(plan: Plan) -> Course:
             mine = [pools[node] for node in nodes if node in pools]
             during = total - _sum(of(each.now) for each in mine)
             least = during if least is None else Counter({p: min(least[p], during[p]) for p in least | during})
-            total = during + _sum(of(each.after) for each in mine)
+            total = during + _sum(of(each.then) for each in mine)
         moments += [f"during {name}", f"after {name}"]
         seen += [least or Counter(), Counter(total)]
     profiles = sorted({profile for each in seen for profile in each})

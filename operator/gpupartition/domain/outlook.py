@@ -24,7 +24,7 @@ class Moved:
 
 def capacity(plan: Plan) -> list[Moved]:
     """Devices of the policy's nodes, by profile."""
-    return moved(devices(pool.now for pool in plan.pools), devices(pool.after for pool in plan.pools))
+    return moved(devices(pool.now for pool in plan.pools), devices(pool.then for pool in plan.pools))
 
 
 def moved(before: Mapping[str, int], after: Mapping[str, int]) -> list[Moved]:

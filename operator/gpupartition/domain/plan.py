@@ -102,10 +102,11 @@ class NodePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPlan:
-    """What a node publishes now, after all waves (with what is retired then), and once nothing is in its way any more."""
+    """What a node offers now and after all waves (`after`: with what is retired then), and once nothing is in its way any more."""
 
     node: str
     now: Pool
+    then: Pool
     after: Pool
     once_free: Pool
     wanted: Pool | None
@@ -255,11 +256,11 @@ class _Course:
     def _pool(self, node: Candidate, fate: Fate | None) -> PoolPlan:
         """What becomes of what it publishes."""
         now, wanted = node.world.observed.pool, node.world.wanted.pool if node.world.wanted is not None else None
-        last = after = wanted if wanted is not None and node.name in self._done else now
-        if after is wanted and (stay := retired(self._arrived.get(node.name, node.state))).devices:
-            after = after.beside(stay)
-        last = wanted if wanted is not None and fate in CHANGING else last
-        return PoolPlan(node=node.name, now=now, after=after, once_free=last, wanted=wanted)
+        then = after = wanted if wanted is not None and node.name in self._done else now
+        if then is wanted and (stay := retired(self._arrived.get(node.name, node.state))).devices:
+            after = then.beside(stay)
+        last = wanted if wanted is not None and fate in CHANGING else then
+        return PoolPlan(node=node.name, now=now, then=then, after=after, once_free=last, wanted=wanted)
 
     def _row(self, node: Candidate, stop: str) -> NodePlan:
         fate, why = self._fate(node, stop)
