@@ -25,7 +25,7 @@ FAULTS: Final = {
     "wrong-layout@partitions=2": ("VerifyingFailed", "1 of 24 devices are missing"),
     "wrong-layout=parts@partitions=2": ("VerifyingFailed", "should be gone, such as gpu-"),
     "never-ready@partitions=2": ("ApplyingFailed", "driver pod is not ready"),
-    "crash-loop@partitions=2": ("ApplyingFailed", "driver pod is not ready"),
+    "crash-loop@partitions=2": ("ApplyingFailed", "is CrashLoopBackOff"),
     "publishes-nothing@partitions=2": (
         "VerifyingFailed",
         "gpu-0-full and 8 are there that should be gone",

@@ -259,9 +259,13 @@ def claim(draw: DrawFn) -> Object:
 
 @st.composite
 def pod(draw: DrawFn, namespace: str = DRIVER_NAMESPACE) -> Object:
-    """A pod; its phase and conditions are whatever its kubelet writes."""
+    """A pod; its phase, conditions and what its containers wait for are whatever its kubelet writes."""
+    state = of({}, waiting=of({}, reason=TEXT, message=TEXT), running=st.just({}))
     status = of(
-        {}, phase=st.sampled_from(["Pending", "Running", "Succeeded", "Failed", "Unknown"]), conditions=CONDITIONS
+        {},
+        phase=st.sampled_from(["Pending", "Running", "Succeeded", "Failed", "Unknown"]),
+        conditions=CONDITIONS,
+        containerStatuses=some(of({"name": DNS}, state=state)),
     )
     spec = of({}, nodeName=st.just(NODE), volumes=some(of({"name": DNS}, emptyDir=st.just({}))))
     return draw(of({"metadata": metadata(namespace=namespace)}, spec=spec, status=status))

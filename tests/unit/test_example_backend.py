@@ -9,6 +9,7 @@ import pytest
 from gpupartition.api.v1alpha1 import DriverSpec, DriverType, PolicySpec
 from gpupartition.backends import BACKENDS
 from gpupartition.backends.plugin_pods import base_label
+from gpupartition.controller.caches import trim_pod
 from gpupartition.domain.backend import Cluster, NodeFacts, Problem, Refused
 from gpupartition.domain.effects import PatchNode
 from gpupartition.domain.pool import Pool
@@ -139,6 +140,13 @@ def pod(
         "metadata": metadata,
         "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": str(ready)}]},
     }
+
+
+def waiting(reason: str) -> dict[str, Any]:
+    """A pod of which one container runs, and another one does not."""
+    body = pod(ready=False)
+    states = {"running": {"startedAt": "2030-01-01T00:00:00Z"}}, {"waiting": {"reason": reason, "message": "back-off"}}
+    return {**body, "status": {**body["status"], "containerStatuses": [{"name": "c", "state": s} for s in states]}}
 
 
 def node(assignment: str | None = None, step: str = "") -> dict[str, Any]:
@@ -573,6 +581,11 @@ def test_slices_of_the_driver_are_never_repaired_by_us() -> None:
         ([], None, "DaemonSet gpu-driver/plugin has made none for it"),
         ([pod()], "abc", "there is no DaemonSet gpu-driver/plugin-abc"),
         ([pod(ready=False)], None, "its driver pod is not ready: gpu-driver/p1 is Running"),
+        (
+            [trim_pod(waiting("CrashLoopBackOff"))],
+            None,
+            "its driver pod is not ready: gpu-driver/p1 is CrashLoopBackOff",
+        ),
         ([pod()], None, ""),
         ([pod(), pod(name="p2", ending=True)], None, "its former driver pod has not ended"),
     ],

@@ -75,8 +75,7 @@ def why_not_ready(base: Ref, facts: NodeFacts, assignment: str | None, cluster: 
     if any(other["metadata"]["uid"] != pod["metadata"]["uid"] for other in _driver_pods(base, facts)):
         return "its former driver pod has not ended"
     if not _is_ready(pod):
-        phase = pod.get("status", {}).get("phase") or "Pending"
-        return f"its driver pod is not ready: {base.namespace}/{pod['metadata']['name']} is {phase}"
+        return f"its driver pod is not ready: {base.namespace}/{pod['metadata']['name']} is {standing(pod)}"
     return ""
 
 
@@ -101,6 +100,13 @@ def _driver_pods(base: Ref, facts: NodeFacts) -> list[Object]:
         )
         and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
     ]
+
+
+def standing(pod: Object) -> str:
+    """How a pod stands, as `kubectl get pods` says it: what one of its containers waits for, such as CrashLoopBackOff, else its phase."""
+    status = pod.get("status", {})
+    waiting = (c.get("state", {}).get("waiting") or {} for c in status.get("containerStatuses") or ())
+    return next((w["reason"] for w in waiting if w.get("reason")), status.get("phase") or "Pending")
 
 
 def _is_ready(pod: Object) -> bool:

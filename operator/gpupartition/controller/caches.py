@@ -295,14 +295,19 @@ def trim_daemon_set(body: Object) -> Object:
 
 
 def trim_pod(body: Object) -> Object:
-    """Driver pods: whose they are, where they run, whether they are ready."""
+    """Driver pods: whose they are, where they run, whether they are ready, and what their containers wait for."""
     status = body.get("status", {})
+    waiting = [
+        {"state": {"waiting": {"reason": reason}}}
+        for container in status.get("containerStatuses") or ()
+        if (reason := (container.get("state", {}).get("waiting") or {}).get("reason"))
+    ]
     ready = [{"type": c["type"], "status": c["status"]} for c in status.get("conditions", ()) if c["type"] == "Ready"]
     meta = {k: v for k, v in body["metadata"].items() if k not in {"managedFields", "resourceVersion"}}
     return {
         "metadata": meta,
         "spec": {"nodeName": body.get("spec", {}).get("nodeName", "")},
-        "status": {"phase": status.get("phase", ""), "conditions": ready},
+        "status": {"phase": status.get("phase", ""), "conditions": ready, "containerStatuses": waiting},
     }
 
 
