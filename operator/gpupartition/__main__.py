@@ -75,6 +75,17 @@ class Line(logging.Formatter):
         return "\n".join(f"    {on_one_line(line)}" for line in super().formatException(ei).splitlines())
 
 
+class Version(argparse.Action):
+    """Prints the version, and is done. To find it out takes as long as all the rest: so only who asks waits for that."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Print it."""
+        from importlib.metadata import version
+
+        sys.stdout.write(f"gpupartition {version('gpupartition')}\n")
+        parser.exit()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -84,6 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="kubectl gpp" if Path(sys.argv[0]).stem == PLUGIN else "gpupartition",
         description="Rolls GPU partition layouts over a cluster, node by node.",
     )
+    parser.add_argument("--version", action=Version, nargs=0, help="print the version, which should be the operator's")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, command in COMMANDS.items():
         own = commands.add_parser(name, help=command.help)

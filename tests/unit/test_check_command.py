@@ -127,6 +127,14 @@ async def test_a_driver_that_cannot_work_is_told_with_what_to_do() -> None:
     assert found.fix
 
 
+async def test_a_driver_that_is_being_deleted_is_said_to_be() -> None:
+    server = Server()
+    server.objects[DRIVERS][0]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    (found,) = [each for each in await look(server) if each.check == "driver example"]
+    assert (found.verdict, "being deleted" in found.says) == ("warned", True)
+    assert "delete the policies" in found.fix
+
+
 async def test_a_cluster_without_gpus_is_told_what_to_install() -> None:
     server = Server()
     server.objects[RESOURCE_SLICES] = []

@@ -68,6 +68,8 @@ async def test_what_publishes_no_gpus_is_not_drawn() -> None:
 async def test_a_node_that_is_not_there_is_told() -> None:
     with pytest.raises(Unusable, match="there is no node nowhere"):
         await command.look(fleet().client, "nowhere")
+    with pytest.raises(Unusable, match="no node has labels zone=nowhere"):
+        await command.look(Fleet(0).client, selector="zone=nowhere")
 
 
 async def test_programs_are_told_of_shares_and_holders() -> None:

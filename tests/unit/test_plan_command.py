@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,10 @@ def test_an_operator_that_is_refused_what_it_begins_with_says_so_in_a_line(
     assert main(["run", "--kubeconfig", str(tmp_path / "kubeconfig")]) == 1
     assert "list policies: 404 NotFound: none; see to its rights" in caplog.text
     assert "Traceback" not in caplog.text
+
+
+def test_who_asks_for_the_version_is_told_without_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(["--version"])
+    assert done.value.code == 0
+    assert capsys.readouterr().out == f"gpupartition {version('gpupartition')}\n"

@@ -234,8 +234,13 @@ async def _written(
         found += [Found(name, FAILED, f"{p.reason}: {p.at}: {p.why}", p.fix) for p in problems]
         if not problems:
             says = f"{driver.spec.type} {driver.driver_name}, published by {nodes[driver.driver_name]} nodes"
-            found.append(Found(name, OK, says))
+            found.append(_deleted(name, says) if "deletionTimestamp" in body["metadata"] else Found(name, OK, says))
     return found, known
+
+
+def _deleted(name: str, says: str) -> Found:
+    fix = "a deletion cannot be taken back: delete the policies that name it too, then apply all of it again"
+    return Found(name, WARNED, f"{says}; it is being deleted, and gone when nothing names it any more", fix)
 
 
 async def _resources(client: Client, api_version: str) -> frozenset[str]:

@@ -91,6 +91,8 @@ async def look(client: Client, node: str = "", selector: str = "") -> list[NodeM
     chosen: set[str] | None = {node} if node else None
     if selector:
         selected = {each["metadata"]["name"] for each in (await client.list(NODES, label_selector=selector)).items}
+        if not selected:
+            raise Unusable(f"no node has labels {selector}; kubectl get nodes --show-labels shows what they have")
         chosen = selected if chosen is None else selected & chosen
     pools: dict[tuple[str, str, str], list[Object]] = {}
     slices = [each for some in listed for each in some.items if publishes_gpus(each["spec"]["driver"])]
