@@ -241,6 +241,40 @@ async def test_what_cannot_be_planned_with_is_named_with_what_to_do(
     assert says in str(unusable.value)
 
 
+async def test_a_policy_that_cannot_be_planned_takes_nobody_elses_plan_away() -> None:
+    fleet = Fleet(1)
+    fleet.apply(policy("inference"))
+    fleet.apply(policy("astray", selector={"pool": "other"}, driver="nowhere"))
+    astray, inference = await plans(fleet)
+    assert astray.refused == (
+        "GpuPartitionPolicy astray: spec.driver: there is no GpuPartitionDriver nowhere (there are: example); "
+        "add it to the files, or create it first"
+    )
+    assert findings(astray) == ("infeasible",)
+    assert waves(inference) == [["node-1"]]
+
+
+@pytest.mark.parametrize("accepted", [None, "2026-01-01T00:00:00Z"])
+async def test_of_rights_of_the_operator_its_word_is_taken_until_the_policy_is_changed(accepted: str | None) -> None:
+    why = "spec.rollout.drain: the operator may not create pods/eviction; add manifests/components/evict"
+    told = {
+        "type": "Stalled",
+        "status": "True",
+        "reason": "EvictionForbidden",
+        "message": f"EvictionForbidden: {why}" if accepted else why,
+        "observedGeneration": 1,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    fleet = Fleet(1)
+    body = policy(rollout={"drain": {"mode": "Evict"}})
+    fleet.apply({**body, "status": {"observedGeneration": 1, "acceptedAt": accepted, "conditions": [told]}})
+    (found,) = await plans(fleet)
+    assert waves(found) == []
+    assert [(n.fate, n.why.removeprefix("EvictionForbidden: ")) for n in found.nodes] == [(Fate.WAITS, why)]
+    (then,) = await plans(fleet, policy())
+    assert waves(then) == [["node-1"]]
+
+
 async def test_people_see_a_table_without_the_nodes_that_stay_as_they_are() -> None:
     fleet = Fleet(2)
     fleet.hold("node-1")

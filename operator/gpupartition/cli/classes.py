@@ -90,9 +90,9 @@ async def classes(
     drivers = {scope.driver.name: scope.driver for scope in seen.scopes}
     found: dict[str, dict[str, Offer]] = {}
     for plan in seen.plans:
-        driver = drivers[plan.driver]
         for pool in {id(pool.wanted): pool.wanted for pool in plan.pools}.values():
             if pool is not None:
+                driver = drivers[plan.driver]
                 found.setdefault(_legal(driver.driver_name), {}).update(offers(driver.spec.type, pool))
     if not any(found.values()):
         reasons = [f"{plan.policy}: {plan.refused}" for plan in seen.plans if plan.refused]

@@ -110,8 +110,11 @@ async def explain(client: Client, settings: Settings, name: str) -> Explanation:
     driver = standing.driver if standing else plan.driver if plan else ""
     drivers = (await client.list(DRIVERS)).items
     if row is None and not unforeseen:
+        unplanned = "; ".join(plan.refused for plan in plans if plan.refused and not plan.nodes)
         unforeseen = (
-            "no policy selects it" if standing is None else f"{policy} no longer selects it, or it is as it should be"
+            unplanned or "no policy selects it"
+            if standing is None
+            else f"{policy} no longer selects it, or it is as it should be"
         )
     found = Explanation(
         node=name,

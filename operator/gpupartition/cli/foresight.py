@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from gpupartition.cli.documents import Document
 from gpupartition.cli.options import Unusable
@@ -21,7 +21,8 @@ from gpupartition.controller.refusals import Refusals
 from gpupartition.controller.scope import Absence, Scope, Standings, read_scope
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.controller.world import Reader
-from gpupartition.domain.backend import Refused
+from gpupartition.domain.admission import Admission
+from gpupartition.domain.backend import Problem, Refused, Turn
 from gpupartition.domain.plan import Plan
 from gpupartition.kube import Client
 from gpupartition.kube.reflector import key_of
@@ -84,13 +85,39 @@ async def look_ahead(
     occupants = Occupants(client, Refusals(), namespace=settings.namespace)
     forecast = Forecast(caches, reader, ledger, absence=absence, occupants=occupants)
     shared = {policies[name]["spec"]["driver"] for name in asked}
-    scopes = [
-        await _scope(body, drivers, policies, caches=caches, intents=intents)
-        for name, body in sorted(policies.items())
-        if name in asked or (body["spec"].get("driver") in shared and _moves(body))
-    ]
-    plans = [plan for plan in await forecast.of(scopes) if plan.policy in asked]
+    named = {*names, *(d.name for d in documents)}
+    scopes: list[Scope] = []
+    without: list[Plan] = []
+    for name, body in sorted(policies.items()):
+        if name in asked or (body["spec"].get("driver") in shared and _moves(body)):
+            try:
+                scopes.append(await _scope(body, drivers, policies, caches=caches, intents=intents))
+            except Unusable as cannot:  # one mistake does not take everybody's plan away
+                if not named.isdisjoint({name, body["spec"].get("driver")}):
+                    raise
+                why = "; ".join(cannot.lines)
+                without.append(
+                    Plan(policy=name, driver=body["spec"].get("driver", ""), nodes=(), stop=Admission(), refused=why)
+                )
+    plans = [*(plan for plan in await forecast.of(scopes) if plan.policy in asked), *without]
+    plans.sort(key=lambda plan: plan.policy)
     return Foresight(plans=plans, scopes=scopes, caches=caches, claims=list(claims.values()))
+
+
+TAKEN_AT_ITS_WORD: Final = frozenset({"EvictionForbidden", "RightsMissing", "FeatureGateOff"})
+"""What only the operator can find out, because it is about its own account, or takes a dry run."""
+
+
+def _as_told(scope: Scope) -> Scope:
+    """With what the operator says of the very same spec, where that cannot be seen from here."""
+    policy = scope.policy
+    told = next((each for each in policy.status.conditions if each.type == "Stalled"), None)
+    if told is None or told.reason not in TAKEN_AT_ITS_WORD or told.observed_generation != policy.generation:
+        return scope
+    at, _, rest = told.message.removeprefix(f"{told.reason}: ").partition(": ")
+    why, _, fix = rest.partition("; ")
+    problem = Problem(reason=told.reason, at=at, why=why, fix=fix, turn=Turn.CLUSTER)
+    return replace(scope, problems=(*scope.problems, problem))
 
 
 def _moves(body: Object) -> bool:
@@ -156,4 +183,4 @@ async def _scope(
         driver = await intents.driver(drivers[name])
     except Refused as refused:
         raise Unusable(*(f"GpuPartitionDriver {name}: {problem}" for problem in refused.problems)) from refused
-    return read_scope(body, policy, driver, drivers[name], caches=caches, intents=intents, policies=policies)
+    return _as_told(read_scope(body, policy, driver, drivers[name], caches=caches, intents=intents, policies=policies))
