@@ -10,10 +10,10 @@ ROUNDS ?= 10
 SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down kind-demo test unit e2e chaos bench lint format crds chart run lock
+.PHONY: help demo demo-down kind-demo test unit e2e chaos bench bench-scale lint format crds chart run lock
 
 help:  ## show this
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 $(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than Python 3.11: make PYTHON=/path/to/python3.11"; exit 1; }
@@ -48,6 +48,10 @@ chaos: $(STAMP)  ## everything goes wrong at once: ROUNDS=100 SEED=7 for more an
 bench: $(STAMP)  ## how long it takes, against bounds: ARGS=plan for one of the measurements
 	@$(BIN)/python -m testbed build
 	@$(BIN)/python -m tests.bench $(ARGS)
+
+bench-scale: $(STAMP)  ## the same for 5,000 nodes; takes ten minutes and 8 GB
+	@$(BIN)/python -m testbed build
+	@$(BIN)/python -m tests.bench scale $(ARGS)
 
 lint: $(STAMP)  ## style, types, and who may import whom
 	@$(BIN)/ruff check .

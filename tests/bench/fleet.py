@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from gpupartition.api.v1alpha1 import DriverSpec, DriverType, PolicySpec
@@ -78,6 +79,14 @@ class Fleet:
             )
         return len(slices)
 
+    async def beat(self, client: Client) -> None:
+        """Have the kubelet of every node say that it is alive."""
+        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        async with client.session() as session:
+            bodies = map(node, self.names())
+            alive = ({**body, "status": _alive(body["status"], now)} for body in bodies)
+            await _Writer(client.server, session).each(NODES, alive, subresource="status")
+
 
 class _Writer:
     """Writes many objects, LANES at once."""
@@ -108,6 +117,10 @@ class _Writer:
             for _ in range(LANES):
                 lanes.create_task(lane())
         return answers
+
+
+def _alive(status: Object, now: str) -> Object:
+    return {**status, "conditions": [{**each, "lastHeartbeatTime": now} for each in status["conditions"]]}
 
 
 def node(name: str) -> Object:

@@ -54,12 +54,17 @@ class Caches:
         namespace: str,
         on_node: Callable[[str], None],
         on_all: Callable[[], None],
+        on_relabelled: Callable[[Object], None] = lambda _: None,
         claim: Callable[[Object], Object | None] | None = None,
     ) -> None:
-        """`claim`: what is kept of a claim, for those who want to see more of them than who has what."""
+        """`on_relabelled` is told of a node as it was, before its labels changed or it went.
+
+        `claim`: what is kept of a claim, for those who want to see more of them than who has what.
+        """
         self._client = client
         self._on_node = on_node
         self._on_all = on_all
+        self._on_relabelled = on_relabelled
         self._tasks: asyncio.TaskGroup | None = None
         self._once = False
         self.nodes = Reflector(client, NODES, trim_node, self._node_changed, page=500, indexes={"ready": _node_ready})
@@ -200,6 +205,8 @@ class Caches:
         record = self.records.get(name)
         for group in _record_group(record) if record is not None else ():
             self._group_changed(group)
+        if old is not None and (new is None or new["metadata"]["labels"] != old["metadata"]["labels"]):
+            self._on_relabelled(old)
 
     def _record_changed(self, name: str, old: Record | None, new: Record | None) -> None:
         self._on_node(name)

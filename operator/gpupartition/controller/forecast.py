@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -18,6 +19,8 @@ from gpupartition.controller.world import Reader
 from gpupartition.domain.admission import Standing
 from gpupartition.domain.plan import Candidate, Lane, Plan, plan
 from gpupartition.domain.world import State, World
+
+A_FEW: Final = 50  # nodes that are looked at before anybody else is let on
 
 
 class Forecast:
@@ -45,7 +48,10 @@ class Forecast:
         for mine in records.values():
             everybody |= mine
         lanes = [await self._lane(scope, records[scope.policy.name], everybody) for scope in scopes]
-        return plan(lanes, {scope.driver.name: ledger_of(scope.driver_body) for scope in scopes})
+        ledgers = {scope.driver.name: ledger_of(scope.driver_body) for scope in scopes}
+        return await asyncio.to_thread(
+            plan, lanes, ledgers
+        )  # it takes seconds for thousands of nodes, and reads no copy
 
     async def _lane(self, scope: Scope, records: Mapping[str, Record], everybody: Mapping[str, Record]) -> Lane:
         of_driver = [r for r in everybody.values() if r.spec.driver == scope.driver.name]
@@ -54,12 +60,18 @@ class Forecast:
             policy=scope.policy.name,
             driver=scope.driver.name,
             rules=self._ledger.rules(scope, records, of_driver),
-            candidates=[await self._candidate(scope, record) for _, record in sorted(records.items())],
+            candidates=[each async for each in self._candidates(scope, records)],
             others=frozenset(self._ledger.others(scope, of_driver, ledger_of(scope.driver_body))),
             contested=scope.contested,
             refused=refused,
             hint=scope.hint,
         )
+
+    async def _candidates(self, scope: Scope, records: Mapping[str, Record]) -> AsyncIterator[Candidate]:
+        for number, (_, record) in enumerate(sorted(records.items())):
+            if number % A_FEW == 0:
+                await asyncio.sleep(0)  # others have their turn
+            yield await self._candidate(scope, record)
 
     async def _candidate(self, scope: Scope, record: Record) -> Candidate:
         reading = await self._reader.look(record, scope.driver, scope.driver_body, scope.policy)

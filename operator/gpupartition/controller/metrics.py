@@ -31,6 +31,11 @@ WRITES: Final = Counter("gpupartition_writes_total", "Writes to the API server, 
 TRANSITIONS: Final = Counter("gpupartition_transitions_total", "Phases that nodes entered.", ["policy", "phase"])
 LEADING: Final = Gauge("gpupartition_leading", "Whether this instance works (1) or stands by (0).")
 TURNS: Final = Histogram("gpupartition_turn_seconds", "How long one look at a node or a policy takes.", ["loop"])
+LAG: Final = Histogram(
+    "gpupartition_loop_lag_seconds",
+    "How much later than asked for the event loop came to a task.",
+    buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+)
 FAILED_TURNS: Final = Counter(
     "gpupartition_turn_errors_total", "Looks at a node or a policy that ended in an error.", ["loop"]
 )

@@ -25,7 +25,7 @@ from gpupartition.controller.forecast import Forecast, Observer
 from gpupartition.controller.handlers import Kinds, registry
 from gpupartition.controller.intent import Intents, Policy
 from gpupartition.controller.ledger import Ledger
-from gpupartition.controller.metrics import FAILED_TURNS, LEADING, TURNS, Snapshot
+from gpupartition.controller.metrics import FAILED_TURNS, LAG, LEADING, TURNS, Snapshot
 from gpupartition.controller.node import NodeLoop
 from gpupartition.controller.occupants import Occupants
 from gpupartition.controller.policy import PolicyLoop
@@ -45,6 +45,7 @@ from gpupartition.settings import Settings
 
 log = logging.getLogger(__name__)
 
+BEAT = 0.05  # seconds between two feelings of the event loop's pulse
 GATHER = 0.1  # seconds in which events about one policy are gathered into one look at it
 LEASE = "gpupartition"  # its name, in the operator's namespace
 KOPF_ENDS = 5  # seconds that kopf's tasks are given to end
@@ -78,10 +79,15 @@ class Operator:
         self._policies: WorkQueue[str] = WorkQueue(longest_retry=60)
         self._drivers: WorkQueue[str] = WorkQueue(longest_retry=60)
         self._ledgers: dict[str, tuple[int | None, dict[str, tuple[str, str]]]] = {}  # of drivers, as last heard of
+        self._selecting: dict[str, tuple[Object, Policy]] = {}  # policies, read from these very copies
         self._ready = asyncio.Event()
         self._leading = asyncio.Event()
         self._caches = Caches(
-            client, namespace=settings.namespace, on_node=self._node_changed, on_all=self._everything_changed
+            client,
+            namespace=settings.namespace,
+            on_node=self._node_changed,
+            on_all=self._everything_changed,
+            on_relabelled=self._tell_policies_of,
         )
         self._probe = probe = Probe(client, dry_runs=not settings.read_only)
         intents = Intents(self._caches, probe)
@@ -128,10 +134,17 @@ class Operator:
         record, node = self._caches.records.get(name), self._caches.nodes.get(name)
         if record is not None:
             self._policy_progressed(record.spec.policy_ref.name)
-            return
-        for policy, body in self._kinds.policies.items():
-            if Policy.read(body).selects(node):
-                self._policy_progressed(policy)
+        else:
+            self._tell_policies_of(node)
+
+    def _tell_policies_of(self, node: Object | None) -> None:
+        """Have those look again that select a node, as it is or as it was."""
+        for name, body in self._kinds.policies.items():
+            known = self._selecting.get(name)
+            if known is None or known[0] is not body:
+                known = self._selecting[name] = body, Policy.read(body)
+            if known[1].selects(node):
+                self._policy_progressed(name)
 
     def _policy_progressed(self, name: str) -> None:
         self._policies.add_after(name, GATHER)
@@ -179,6 +192,7 @@ class Operator:
         """Run until cancelled; a mistake of ours ends it, with everything it started. Raises Lost when another one may lead."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._serve(), name="probes and metrics")
+            tasks.create_task(_feel_lag(), name="lag")
             await (self._lead() if self._elector is None else self._elector.run(self._lead))
 
     async def _lead(self) -> None:
@@ -339,6 +353,14 @@ def _elector(client: Client, settings: Settings) -> Elector:
     """Each run is another candidate, the name of its pod in front, where people look for it."""
     identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"
     return Elector(client, namespace=settings.namespace, name=LEASE, identity=identity)
+
+
+async def _feel_lag() -> None:
+    """Note how late the loop comes to a task, as long as it runs: whatever holds it up holds up probes, leases and all nodes."""
+    while True:
+        due = time.monotonic() + BEAT
+        await asyncio.sleep(BEAT)
+        LAG.observe(time.monotonic() - due)
 
 
 async def _text(text: str, *, status: int = 200) -> web.Response:

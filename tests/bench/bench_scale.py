@@ -1,0 +1,240 @@
+"""What 5,000 nodes ask of the operator, on a real API server: to start, to stand by, and to hear of nothing that matters.
+
+The nodes have 10,000 slices and 20,000 claims, then 25,000 slices. A policy that only observes wants another layout on each, so its first true
+status is a plan of all of them. Only etcd and the API server run beside the operator, which is as people run it, with its defaults.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import aiohttp
+from testbed.controlplane import ControlPlane, Shape, python_env
+from testbed.programs import leashed
+from testbed.progress import Progress
+from tests.bench import fleet
+from tests.bench.figures import Figure
+from tests.bench.fleet import Fleet
+from tests.e2e.harness import DRIVERS, POLICIES
+from tests.e2e.stage import OPERATOR
+
+from gpupartition.kube import NODES, Client
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gpupartition.kube import Object
+
+COUNT: Final = 5_000
+FLEETS: Final = (
+    Fleet(nodes=COUNT, claims=4, layout=fleet.HALVES),  # two slices a node
+    Fleet(nodes=COUNT, claims=4, layout=fleet.CHOICES),  # five, with 208 devices
+)
+COLD_BOUND: Final = 1.5
+MEMORY_BOUND: Final = 300  # MB
+LAG_BOUND: Final = 0.1  # seconds
+IDLE: Final = 60  # seconds
+IDLE_BOUND: Final = 1  # % of a core
+LOOKS_BOUND: Final = 10
+MUTATING: Final = frozenset({"create", "update", "patch", "delete", "deletecollection"})
+WITHIN: Final = 600  # seconds for anything
+
+
+def measure() -> list[Figure]:
+    """Figures of each fleet, with the number of its slices in their names."""
+    return [figure for each in FLEETS for figure in asyncio.run(_measured(each))]
+
+
+async def _measured(wanted: Fleet) -> list[Figure]:
+    progress = Progress(sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        async with ControlPlane(Path(folder), shape=Shape(nodes=0), progress=progress) as controlplane:
+            await controlplane.install_operator()
+            for name in controlplane.programs.keys() - {"etcd", "kube-apiserver"}:
+                await controlplane.programs[name].stop()  # the garbage collector knows none of these nodes
+            async with Client.connect(controlplane.kubeconfig, patience=60) as client:
+                async with progress.step(f"{wanted.nodes} nodes"):
+                    slices = await wanted.populate(client)
+                await client.create(DRIVERS, fleet.driver())
+                return await _looked_at(controlplane, client, wanted, slices, progress)
+
+
+async def _looked_at(
+    controlplane: ControlPlane, client: Client, wanted: Fleet, slices: int, progress: Progress
+) -> list[Figure]:
+    async with progress.step("a bare program reads them"):
+        bare = await _bare(controlplane)
+    policy = await client.create(POLICIES, fleet.policy("fleet", fleet.QUARTERS, mode="Observe"))
+    program = Running(controlplane)
+    try:
+        async with progress.step("the operator plans them"):
+            begun = await program.started()
+            await _until(client, policy, lambda status: _counts(status, "wouldChange") == wanted.nodes)
+            cold = time.monotonic() - begun
+        memory, before = program.memory(), await program.metrics()
+        async with progress.step(f"{IDLE} s of nothing"):
+            await asyncio.sleep(IDLE)  # what followed from the start is over
+            log, cpu, begun = controlplane.files.audit_log.stat().st_size, program.cpu(), time.monotonic()
+            await asyncio.sleep(IDLE)
+            idle = 100 * (program.cpu() - cpu) / (time.monotonic() - begun)
+            written = _writes(controlplane, log)
+        async with progress.step("a heartbeat of every node"):
+            looks = -await program.turns()
+            await wanted.beat(client)
+            policy, last = await client.get(POLICIES, "fleet"), wanted.names()[-1]
+            await client.patch(NODES, last, {"metadata": {"labels": {"pool": "none"}}})
+            await _until(client, policy, lambda status: _counts(status, "matched") == wanted.nodes - 1)
+            looks += await program.turns()
+        after = await program.metrics()
+    finally:
+        await program.stop()
+    of = f"{slices} slices"
+    told = f"{wanted.nodes} nodes, {slices} slices, {wanted.nodes * wanted.claims} claims"
+    return [
+        Figure(
+            name=f"first plan, beside a bare reader ({of})",
+            value=round(cold / bare, 2),
+            unit="times",
+            bound=COLD_BOUND,
+            how=f"{told}: operator {cold:.1f} s from its start to the plan, reader {bare:.1f} s",
+        ),
+        Figure(
+            name=f"memory ({of})", value=memory["VmHWM"], unit="MB", bound=MEMORY_BOUND, how="at its highest until then"
+        ),
+        Figure(
+            name=f"event loop held up ({of})",
+            value=_late(after),
+            unit="times",
+            bound=0,
+            how=f"for more than {LAG_BOUND} s, of {_asked(after):.0f} times that it was felt; {_late(before)} until the plan",
+        ),
+        Figure(name=f"idle ({of})", value=round(idle, 2), unit="% CPU", bound=IDLE_BOUND, how=f"over {IDLE} s"),
+        Figure(
+            name=f"writes while idle ({of})", value=len(written), bound=0, how="by the audit log", rounds=written[:10]
+        ),
+        Figure(
+            name=f"looks for a heartbeat of each node ({of})",
+            value=looks,
+            bound=LOOKS_BOUND,
+            how="at nodes, policies and drivers; one node was labelled in the end, to know when it had heard of all",
+        ),
+    ]
+
+
+def _counts(status: Object, what: str) -> int:
+    return int(status.get("nodes", {}).get(what, 0))
+
+
+@dataclass
+class Running:
+    """The operator, with its defaults, as a process of its own."""
+
+    controlplane: ControlPlane
+    _process: asyncio.subprocess.Process | None = None
+
+    async def started(self) -> float:
+        """Start it; returns when that was (time.monotonic)."""
+        begun = time.monotonic()
+        settings = {"GPUPARTITION_HOST": "127.0.0.1", "GPUPARTITION_PORT": "0"}
+        kubeconfig = self.controlplane.files.kubeconfig("operator")
+        command: list[str | Path] = [sys.executable, "-m", "gpupartition", "run", "--kubeconfig", kubeconfig]
+        with self._log.open("wb") as out:
+            self._process = await asyncio.create_subprocess_exec(
+                *leashed(command), env=python_env() | settings, stdout=out, stderr=out
+            )
+        return begun
+
+    @property
+    def _log(self) -> Path:
+        return self.controlplane.files.log("operator")
+
+    async def stop(self) -> None:
+        """End it, if it runs."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.terminate()
+            await self._process.wait()
+
+    def memory(self) -> Mapping[str, int]:
+        """MB of memory that it has, and had at most (proc(5): VmRSS, VmHWM)."""
+        lines = Path(f"/proc/{self._pid}/status").read_text().splitlines()
+        return {
+            line.split(":")[0]: int(line.split()[1]) // 1024 for line in lines if line.startswith(("VmRSS", "VmHWM"))
+        }
+
+    def cpu(self) -> float:
+        """CPU seconds so far (proc(5): utime and stime, counted after the command's closing bracket)."""
+        numbers = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, numbers[11:13])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def _pid(self) -> int:
+        assert self._process is not None
+        assert self._process.returncode is None, self._log.read_text()[-2000:]
+        return self._process.pid
+
+    async def metrics(self) -> str:
+        """What it tells Prometheus."""
+        (where,) = re.findall(r"probes and metrics on ([\d.]+:\d+)", self._log.read_text())
+        async with aiohttp.ClientSession() as session, session.get(f"http://{where}/metrics") as response:
+            return await response.text()
+
+    async def turns(self) -> float:
+        """How often it has looked at anything."""
+        return sum(_values(await self.metrics(), "gpupartition_turn_seconds_count"))
+
+
+def _values(metrics: str, name: str, labels: str = "") -> list[float]:
+    return [float(each) for each in re.findall(rf"^{name}(?:{{[^}}]*{labels}[^}}]*}})? (\S+)$", metrics, re.MULTILINE)]
+
+
+def _late(metrics: str) -> int:
+    """How often the event loop was later than LAG_BOUND."""
+    (in_time,) = _values(metrics, "gpupartition_loop_lag_seconds_bucket", f'le="{LAG_BOUND}"')
+    return round(_asked(metrics) - in_time)
+
+
+def _asked(metrics: str) -> float:
+    (asked,) = _values(metrics, "gpupartition_loop_lag_seconds_count")
+    return asked
+
+
+async def _bare(controlplane: ControlPlane) -> float:
+    """Seconds of a program that only reads."""
+    begun = time.monotonic()
+    command: list[str | Path] = [sys.executable, "-m", "tests.bench.bare", controlplane.kubeconfig]
+    program = await asyncio.create_subprocess_exec(*leashed(command), env=python_env(), stdout=asyncio.subprocess.PIPE)
+    out, _ = await program.communicate()
+    assert json.loads(out)[0] == COUNT, out
+    return time.monotonic() - begun
+
+
+async def _until(client: Client, policy: Object, is_so: Callable[[Object], bool]) -> None:
+    """Return as soon as the policy's status is so."""
+    meta = policy["metadata"]
+    of_this_name = f"metadata.name={meta['name']}"
+    async with asyncio.timeout(WITHIN):
+        events = client.watch(POLICIES, resource_version=meta["resourceVersion"], field_selector=of_this_name)
+        async for _, body in events:
+            if is_so(body.get("status", {})):
+                return
+
+
+def _writes(controlplane: ControlPlane, since: int) -> list[str]:
+    """What the operator has written beyond so many bytes of the audit log."""
+    with controlplane.files.audit_log.open() as log:
+        log.seek(since)
+        entries = [json.loads(line) for line in log]
+    return [
+        f"{each['verb']} {each['requestURI']}"
+        for each in entries
+        if each["user"]["username"] == OPERATOR and each["verb"] in MUTATING and "dryRun" not in each["requestURI"]
+    ]
