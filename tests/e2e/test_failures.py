@@ -138,7 +138,15 @@ async def test_a_node_that_cannot_go_back_stays_closed_keeps_its_grant_and_is_na
     assert history.phases(other) == ["Pending"]
     assert history.assignments(other) == [None]
 
+    # Mended, it is open for claims with what it had, and what was wanted is tried again when somebody asks.
     await rollout.fault(cluster, failing, None)
+    await rollout.reaches(cluster, failing, "RolledBack")
+    policy = await rollout.stalled(cluster, name, "RolledBack")
+    assert "publishes its former layout after all" in condition(policy, "Stalled")["message"]
+    await rollout.at_rest(cluster)
+    await scene.publishes(WHOLE)
+    assert await scene.rule(failing) is None
+    assert await scene.in_flight() == []
     await rollout.annotate(cluster, POLICIES, name, retry="mended")
     await rollout.ready(cluster, name)
     await rollout.at_rest(cluster)

@@ -8,6 +8,7 @@ from typing import Final
 from tests.unit.worlds import WHOLE
 
 from gpupartition.api.v1alpha1 import NodeStateStatus, Phase, Restart
+from gpupartition.domain.guards import in_vain
 from gpupartition.domain.world import AT_REST, World
 
 CACHED: Final = {
@@ -72,6 +73,15 @@ def _believe_label(state: NodeStateStatus, turn: World, after: NodeStateStatus |
     return after
 
 
+def _mended_by_anybody(state: NodeStateStatus, turn: World, after: NodeStateStatus | None) -> NodeStateStatus | None:
+    """A failed node is opened when it looks like what it was, although its last step may still be written."""
+    seen, previous = turn.observed, state.previous
+    looks = previous is not None and (seen.assignment, seen.running) == (previous.assignment, previous.fingerprint)
+    if in_vain(state) and looks:
+        return state.model_copy(update={"phase": Phase.RELEASING, "outcome": Phase.ROLLED_BACK, "current": previous})
+    return after
+
+
 def _same_step(state: NodeStateStatus, _: World, after: NodeStateStatus | None) -> NodeStateStatus | None:
     """A step is begun once per grant: Applying, rolling back and applying again share it."""
     begun = after is not None and after.step != state.step and bool(state.step) and state.phase is not Phase.PENDING
@@ -115,6 +125,7 @@ PLANTED: Final[dict[str, Planted]] = {
     "a failed node is let go": _jump(Phase.FAILED, Phase.ABORTING, lambda _, w: w.wanted is None),
     "dirty is forgotten": _forget_dirty,
     "rolling back believes the label": _believe_label,
+    "a failed node is opened whatever its step": _mended_by_anybody,
     "a step is used twice": _same_step,
     "opening is no step": _open_in_passing,
     "the token leaves before the entry": _early_token,

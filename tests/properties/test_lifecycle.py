@@ -84,6 +84,7 @@ PLANTED: Final = {
     "the way back is not on record": ("4", Rollout()),
     "applying is left without using up the step": ("3", Rollout(deletion=True)),
     "rolling back believes the label": ("2", Rollout()),
+    "a failed node is opened whatever its step": ("2", Rollout()),
     "a step is used twice": ("stuck", Rollout()),
     "dirty is forgotten": ("3", Rollout(path=(1, 2), failures=1, deletion=True)),
     "a failed node is let go": ("3", Rollout(failures=1, deletion=True)),

@@ -35,6 +35,7 @@ from tests.unit.worlds import (
 from gpupartition.api.v1alpha1 import Drain, DrainMode, NodeStateStatus, OnFailure, OnTimeout, Phase, Restart
 from gpupartition.domain.backend import Config, Observation
 from gpupartition.domain.changes import UNANSWERED, USUALLY
+from gpupartition.domain.guards import IN_VAIN
 from gpupartition.domain.lifecycle import PHASES, advance, way_out
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.rest import rest
@@ -77,6 +78,11 @@ def lost(phase: Phase) -> NodeStateStatus:
     return record(phase, previous=HALVES, recovering=True, step=FORMER_STEP)
 
 
+def stayed_away() -> NodeStateStatus:
+    """A node whose former layout did not come back."""
+    return record(Phase.FAILED, reason=IN_VAIN, message="the former layout did not come back in time")
+
+
 def gone(phase: Phase) -> Case:
     return record(phase), world(there=False)
 
@@ -93,6 +99,7 @@ SEEN: Final = "a new pod has seen the config, and is told again"
 SLOW_QUIESCE: Final = "the quiesce was not confirmed in time"
 BACK: Final = "the node is back and publishes what it did"
 BY_HAND: Final = "the node came back without what was cut by hand, and is to get it as any other node"
+AFTER_ALL: Final = "the node publishes its former layout after all"
 GIVEN_UP: Final = next(way.note for way in PHASES[Phase.FAILED].exits if way.reason == "Abandoned")
 SLOW_HOLDERS: Final = "holders did not end in time"
 
@@ -289,6 +296,7 @@ CASES: Final[Mapping[tuple[Phase, str], Case]] = {
     ),
     (Phase.FAILED, UNWANTED): (lost(Phase.FAILED), world(wanted=None, observed=seen(HALVES))),
     (Phase.FAILED, BACK): (lost(Phase.FAILED), world(observed=seen(HALVES), matched=LIMITS.min_ready)),
+    (Phase.FAILED, AFTER_ALL): (stayed_away(), world(observed=seen(WHOLE, step=STEP), matched=LIMITS.min_ready)),
     (Phase.FAILED, "somebody asked to try again"): (record(Phase.FAILED, retry="monday"), world(retry="tuesday")),
     (Phase.FAILED, "nothing is wanted but what the node goes back to"): (record(Phase.FAILED), world(wanted=None)),
     (Phase.FAILED, SUPERSEDED): (record(Phase.FAILED), world(wanted=QUARTERS)),
@@ -854,6 +862,42 @@ def test_trying_again_keeps_the_cause_until_there_is_a_new_one() -> None:
     state, turn = CASES[Phase.FAILED, "somebody asked to try again"]
     after = must(state.model_copy(update={"reason": "RollingBackFailed", "message": "why"}), turn)
     assert (after.reason, after.message) == ("RollingBackFailed", "why")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"observed": seen(WHOLE, step=FORMER_STEP)},
+        {"observed": replace(seen(WHOLE, step=STEP), assignment=HALVES.assignment)},
+        {"observed": seen(WHOLE, step=STEP, ready=False)},
+        {"observed": seen(WHOLE, step=STEP, pool=HALVES.pool)},
+        {"matched": LIMITS.min_ready - SECOND},
+        {"node_ready": False},
+    ],
+    ids=["another step", "another assignment", "a driver that is down", "another pool", "for a moment", "not Ready"],
+)
+def test_a_failed_node_stays_closed_while_anything_differs_from_what_it_had(change: dict[str, Any]) -> None:
+    state, turn = CASES[Phase.FAILED, AFTER_ALL]
+    assert way_out(state, replace(turn, **change)) is None
+
+
+def test_a_failed_node_of_which_the_way_back_was_not_walked_does_not_open_by_itself() -> None:
+    _, turn = CASES[Phase.FAILED, AFTER_ALL]
+    assert way_out(record(Phase.FAILED, reason="ApplyingFailed"), turn) is None
+    left = same_assignment(Phase.FAILED, reason="VerifyingFailed", restart=Restart(pod_uid="pod-0", step=STEP))
+    same = world(wanted=HALVES_RESTARTED, observed=seen(HALVES, step=STEP), matched=LONG)
+    assert way_out(left, same) is None, "one value and one pool of two configs: it may run either"
+
+
+def test_a_failed_node_that_was_mended_counts_as_rolled_back_until_somebody_asks() -> None:
+    state, turn = CASES[Phase.FAILED, AFTER_ALL]
+    opening = must(state, turn)
+    at_rest = must(opening, turn)
+    assert (at_rest.phase, at_rest.current, at_rest.dirty) == (Phase.ROLLED_BACK, state.previous, False)
+    assert at_rest.message == f"{AFTER_ALL}; before, the former layout did not come back in time"
+    given_back = at_rest.model_copy(update={"token": ""})
+    assert rest(given_back, turn) is None
+    assert must(given_back, replace(turn, retry="once more")).phase is Phase.PENDING
 
 
 def test_a_failure_names_what_is_missing() -> None:

@@ -39,7 +39,7 @@ class Durations:
         if not live:
             return timedelta(0)
         waits = (
-            (record.state.phase in {Phase.VERIFYING, Phase.ROLLING_BACK} or record.state.recovering)
+            (record.state.phase in {Phase.VERIFYING, Phase.ROLLING_BACK, Phase.FAILED} or record.state.recovering)
             and observed.ready
             and is_expected(record.state, observed)
         )

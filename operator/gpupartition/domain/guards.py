@@ -14,6 +14,8 @@ from gpupartition.domain.world import State, World
 
 Guard = Callable[[State, World], bool]
 
+IN_VAIN: Final = f"{Phase.ROLLING_BACK}Failed"
+
 
 def gone(_: State, world: World) -> bool:
     """The Node is deleted, or another one has its name: nothing that we know of it is true any more."""
@@ -306,10 +308,21 @@ def former_pool_is_back(state: State, world: World) -> bool:
     return _walked_back(state, world) and world.observed.ready and former and lasts
 
 
+def in_vain(state: State) -> bool:
+    """The way back was walked, and did not lead there: what the node had is still what would make it whole."""
+    return state.phase is Phase.FAILED and state.reason == IN_VAIN
+
+
+def mended(state: State, world: World) -> bool:
+    """That way has led there after all, without another write: the driver was only slow, or somebody has mended it."""
+    lasts = world.node_ready and world.matched >= world.limits.min_ready
+    return in_vain(state) and former_pool_is_back(state, world) and lasts
+
+
 def expected_pool(state: State) -> Pool:
     """What the node has to publish before it may leave its phase."""
-    rolling_back = state.phase is Phase.ROLLING_BACK
-    assigned_layout = state.previous if rolling_back else state.target
+    goes_back = state.phase is Phase.ROLLING_BACK or in_vain(state)
+    assigned_layout = state.previous if goes_back else state.target
     return Pool.from_json(assigned_layout.pool if assigned_layout else "")
 
 

@@ -61,12 +61,14 @@ from gpupartition.domain.guards import (
     gone,
     halts,
     halts_undrained,
+    in_vain,
     knew_too_little,
     knows_now,
     lacks_only_gpus,
     let_go,
     looked_again,
     looked_too_early,
+    mended,
     misjudged,
     missing_gpus,
     quiesced,
@@ -388,6 +390,12 @@ PHASES: Final[dict[Phase, Row]] = {
             Exit(let_go, Phase.ABORTING, _GIVEN_UP, wait_again, ABANDONED),
             Exit(left, Phase.ABORTING, "the policy no longer wants this node", wait_again),
             Exit(recovered_and_wanted, Phase.RELEASING, _BACK, released(Phase.UP_TO_DATE)),
+            Exit(
+                mended,
+                Phase.RELEASING,
+                "the node publishes its former layout after all",
+                released(Phase.ROLLED_BACK),
+            ),
             # What was asked stays open: once the node is back, the same request has it try the target again.
             Exit(retried, Phase.ROLLING_BACK, "somebody asked to try again", begin_step_back),
             Exit(_wanted_back, Phase.ROLLING_BACK, "nothing is wanted but what the node goes back to", begin_step_back),
@@ -467,7 +475,9 @@ def _why(way: Exit, state: State, changed: State, world: World) -> tuple[str, st
         return state.reason, state.message
     undoing = state.phase in {Phase.ROLLING_BACK, Phase.RELEASING, Phase.FAILED, Phase.ABORTING} and bool(state.reason)
     undone = {Phase.ROLLING_BACK, Phase.RELEASING, Phase.ROLLED_BACK, Phase.UP_TO_DATE}
-    if undoing and way.to in undone and not (state.phase is Phase.FAILED and way.to is Phase.RELEASING):
+    if state.phase is Phase.FAILED and way.to is Phase.RELEASING:
+        return (state.reason, f"{way.note}; before, {state.message}") if in_vain(state) else ("", way.note)
+    if undoing and way.to in undone:
         return state.reason, state.message
     if way.to is Phase.ABORTING and changed.outcome is Phase.ROLLED_BACK:
         return f"{state.phase}Failed", f"{way.note}: {in_the_way(changed.blockers)}"
