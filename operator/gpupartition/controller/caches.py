@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from sys import intern
 from typing import Any
 
 from gpupartition import names
@@ -281,12 +282,19 @@ def pack_slice(body: Object) -> PackedSlice | None:
 
 
 def trim_claim(body: Object) -> Object | None:
-    """Allocated claims only."""
+    """Allocated claims only: what they have, and for whom."""
     status = body.get("status", {})
     if not status.get("allocation"):
         return None
     meta = {k: v for k, v in body["metadata"].items() if k in {"name", "namespace", "uid", "deletionTimestamp"}}
-    return {"metadata": meta, "status": {k: status[k] for k in ("allocation", "reservedFor") if k in status}}
+    results = [_shared(result) for result in status["allocation"].get("devices", {}).get("results", ())]
+    kept: Object = {"allocation": {"devices": {"results": results}}}
+    return {"metadata": meta, "status": kept | {k: status[k] for k in ("reservedFor",) if k in status}}
+
+
+def _shared(result: Object) -> Object:
+    """An allocated device, with the names of its driver and pool as the other claims have them."""
+    return result | {name: intern(str(result[name])) for name in ("driver", "pool")}
 
 
 def trim_rule(body: Object) -> Object:

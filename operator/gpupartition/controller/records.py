@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
+from sys import intern
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, Field, ValidationError
@@ -54,7 +55,7 @@ class Record:
             uid=meta["uid"],
             resource_version=meta["resourceVersion"],
             spec=spec,
-            state=_unknown(meta["name"], body.get("status"), wrong) if wrong else state,
+            state=_unknown(meta["name"], body.get("status"), wrong) if wrong else _shared(state),
             pinned=names.FINALIZER in meta.get("finalizers", ()),
             deleting="deletionTimestamp" in meta,
             unreadable=wrong,
@@ -100,9 +101,19 @@ class _Pool(BaseModel, strict=True):
     kept: dict[str, dict[str, Any]] = {}
 
 
+LAYOUTS: Final = ("target", "current", "previous", "original")
+
+
+def _shared(state: NodeStateStatus) -> NodeStateStatus:
+    """The same state. The texts of its pools are those of the other records that say the same: they are most of a record."""
+    layouts = {name: layout for name in LAYOUTS if (layout := getattr(state, name)) is not None}
+    texts = {name: layout.model_copy(update={"pool": intern(layout.pool)}) for name, layout in layouts.items()}
+    return state.model_copy(update={**texts, "retiring": intern(state.retiring)})
+
+
 def _no_pools(state: NodeStateStatus) -> Iterator[str]:
     """What is to be a pool in this state, and is none."""
-    layouts = {name: getattr(state, name) for name in ("target", "current", "previous", "original")}
+    layouts = {name: getattr(state, name) for name in LAYOUTS}
     texts = {f"{name}.pool": layout.pool for name, layout in layouts.items() if layout is not None}
     for where, text in {**texts, "retiring": state.retiring}.items():
         if text and (wrong := _no_pool(text)):
