@@ -91,10 +91,7 @@ class Publish:
             )
         inventory = _spec(driver).inventory
         if inventory.node_labels is None:
-            try:
-                numbered(inventory.gpus, _tables())
-            except Refused as refused:
-                problems += refused.problems
+            problems += _senseless(_text(_GROUPS, inventory.gpus))
         return problems
 
     def depends(self, driver: DriverSpec, node: Object, look: Callable[[], NodeFacts]) -> tuple[Any, ...]:
@@ -279,6 +276,15 @@ def _text(adapter: TypeAdapter[Any], models: Sequence[Any]) -> str:
 
 def _tables() -> Tables:
     return Tables(mig=mig.builtin(), amd=amd.builtin())
+
+
+@lru_cache(maxsize=64)  # asked at each look at a node of the driver
+def _senseless(groups: str) -> Sequence[Problem]:
+    try:
+        numbered(_GROUPS.validate_json(groups), _tables())
+    except Refused as refused:
+        return refused.problems
+    return ()
 
 
 # Thousands of nodes have few kinds of GPUs, and some layouts are costly to compile. The models are not hashable, their text is.
