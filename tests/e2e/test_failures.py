@@ -172,6 +172,26 @@ async def test_retrying_a_node_that_is_not_mended_fails_once_more_and_does_not_g
     assert history.phases(node) == ["RollingBack", "Failed"]
 
 
+async def test_a_commit_that_wants_what_a_failed_node_goes_back_to_tries_that_once_and_says_that_it_failed(
+    cluster: Cluster,
+) -> None:
+    scene = await stage(cluster, 1)
+    (node,) = scene.nodes
+    await rollout.operator(cluster, applying=1, verifying=1)
+    await rollout.fault(cluster, node, "never-ready")
+    name = await scene.want_halves()
+    await rollout.stalled(cluster, name, "RolloutHalted")
+    async with rollout.Watcher(cluster) as history:
+        await rollout.apply(cluster, rollout.policy(name, scene.driver, rollout.whole()))
+        await history.saw(NODE_STATES, node, phase="RollingBack")
+        policy = await rollout.stalled(cluster, name, "RolloutHalted")
+        assert policy["status"]["failedNodes"][0]["reason"] == "Stranded"
+        await rollout.fault(cluster, node, None)
+        await rollout.ready(cluster, name)
+    phases = history.phases(node)
+    assert phases == ["RollingBack", "Failed", "Releasing", "RolledBack", "UpToDate"]
+
+
 async def test_slices_lost_later_are_drift_and_repaired_by_starting_the_plugin_anew(cluster: Cluster) -> None:
     scene = await stage(cluster, 2)
     drifting, other = scene.nodes

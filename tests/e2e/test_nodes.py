@@ -11,7 +11,7 @@ from tests.e2e.rollout import condition
 from tests.e2e.stage import HALVES, WHOLE, Stage, stage
 
 from gpupartition.kube import DEVICE_TAINT_RULES, NODES
-from gpupartition.names import LAYOUT, SKIP, STARTUP_TAINT
+from gpupartition.names import ABANDON, LAYOUT, SKIP, STARTUP_TAINT
 
 if TYPE_CHECKING:
     from tests.e2e.harness import Cluster
@@ -320,8 +320,12 @@ async def test_a_node_that_cannot_be_brought_back_is_let_go_when_somebody_says_s
     await rollout.fault(cluster, node, "never-ready")
     name = await scene.want_halves(deletionPolicy=deletion_policy)
     await rollout.stalled(cluster, name, "RolloutHalted")
-    await cluster.client.delete(POLICIES, name)
-    await rollout.annotate(cluster, NODES, node, abandon="yes")
+    async with rollout.Watcher(cluster) as history:
+        await cluster.client.delete(POLICIES, name)
+        policy = await rollout.stalled(cluster, name, "Terminating")
+    assert f"kubectl annotate node {node} {ABANDON}=true" in rollout.condition(policy, "Stalled")["message"]
+    assert history.phases(node) == ["RollingBack", "Failed"], "one more try, and that is all"
+    await rollout.annotate(cluster, NODES, node, abandon="true")
     await cluster.gone(POLICIES, name, within=60)
     assert await rollout.records(cluster) == {}
     assert await scene.rule(node) is None

@@ -77,7 +77,7 @@ def _mended_by_anybody(state: NodeStateStatus, turn: World, after: NodeStateStat
     """A failed node is opened when it looks like what it was, although its last step may still be written."""
     seen, previous = turn.observed, state.previous
     looks = previous is not None and (seen.assignment, seen.running) == (previous.assignment, previous.fingerprint)
-    if in_vain(state) and looks:
+    if state.phase is Phase.FAILED and in_vain(state) and looks:
         return state.model_copy(update={"phase": Phase.RELEASING, "outcome": Phase.ROLLED_BACK, "current": previous})
     return after
 

@@ -16,7 +16,6 @@ from gpupartition.api.v1alpha1 import (
     Grant,
     NodeStateStatus,
     OnTimeout,
-    Phase,
     Purpose,
     Restart,
 )
@@ -33,7 +32,7 @@ from gpupartition.domain.effects import (
     PatchNode,
 )
 from gpupartition.domain.eviction import Occupant
-from gpupartition.domain.guards import IN_VAIN, expected_pool
+from gpupartition.domain.guards import IN_VAIN, STRANDED, expected_pool, in_vain
 from gpupartition.domain.holders import Holder, holders
 from gpupartition.domain.lifecycle import advance
 from gpupartition.domain.pool import Pool
@@ -345,7 +344,7 @@ def shape_of(state: NodeStateStatus) -> int:
         "contests": [],
     }
     # Of all words that a record says, decisions only ask for these.
-    asked_for = {"Drift", "Abandoned"} | ({IN_VAIN} if state.phase is Phase.FAILED else set())
+    asked_for = {"Drift", "Abandoned"} | ({IN_VAIN, STRANDED} if in_vain(state) else set())
     grown["reason"] = state.reason if state.reason in asked_for else ""
     shape = state.model_copy(update=blank | layouts | {"since": T0} | grown)
     text = shape.model_dump_json()

@@ -20,6 +20,7 @@ SOUND: Final = {
     "a roll-out, and a driver that fails": Rollout(failures=1),
     "another target, and a driver that fails": Rollout(path=(1, 2), failures=1),
     "another target and back": Rollout(path=(1, 2, 1)),
+    "what a node had, after a change that failed": Rollout(path=(1, 0), failures=1),
     "draining that believes a cache": Rollout(bug="draining ends on a cache"),
     "three workers": Rollout(workers=3),
     "a policy that is deleted": Rollout(failures=1, deletion=True),

@@ -18,6 +18,7 @@ from tests.unit.worlds import T0
 
 from gpupartition.api.v1alpha1 import Grant, Phase
 from gpupartition.domain.admission import Rules, Standing, admit
+from gpupartition.domain.guards import in_vain
 from gpupartition.domain.rest import same_layout
 from gpupartition.domain.world import only_closes_or_opens
 
@@ -94,7 +95,8 @@ def _wanted(rollout: Rollout, state: State, n: int) -> int | None:
     if not rollout.reverts or record is None or state.policy == "gone" or rollout.bug == "nobody asks what a node had":
         return None
     shape = SHAPES[record.shape]
-    if rollout.abandons and (record.phase is Phase.FAILED or shape.reason == "Abandoned"):
+    failed = record.phase is Phase.FAILED or in_vain(shape)
+    if rollout.abandons and (failed or shape.reason == "Abandoned"):
         return None
     original = next((i for i, c in enumerate(LAYOUTS) if same_layout(shape.original, c.assigned())), None)
     back = record.at_rest and node.label == original == node.pool

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.worlds import HALVES, T0
 
 from gpupartition.api.v1alpha1 import Assigned, Blocker, Condition, NodeStateStatus, Phase, PolicySpec, PolicyStatus
+from gpupartition.domain import guards
 from gpupartition.domain.admission import Admission, Standing
 from gpupartition.domain.backend import Problem, Turn
 from gpupartition.domain.conditions import summarise
@@ -24,6 +25,7 @@ SPEC: Final = PolicySpec.model_validate(
         "layouts": [{"name": "halves", "match": {"all": True}, "type": "Equal", "equal": {"parts": 2}}],
     }
 )
+REVERT: Final = SPEC.model_copy(update={"deletion_policy": "Revert"})
 OBSERVE: Final = SPEC.model_copy(update={"mode": "Observe"})
 TARGET: Final[Assigned] = HALVES.assigned()
 WHY: Final = "the node does not publish what is wanted: 2 of 2 devices are missing, such as gpu-0-part-0"
@@ -64,6 +66,8 @@ DONE: Final = node("a", Phase.UP_TO_DATE)
 MOVING: Final = node("b", Phase.APPLYING)
 WAITING: Final = node("c", Phase.PENDING)
 FAILED: Final = node("f", Phase.FAILED, reason="RollingBackFailed", message=WHY, halted=True)
+STRANDED: Final = node("g", Phase.FAILED, reason=guards.STRANDED, message=WHY)
+REVERTED: Final = FAILED._replace(record=FAILED.record.model_copy(update={"original": TARGET}))
 ROLLED_BACK: Final = node("r", Phase.ROLLED_BACK, reason="VerifyingFailed", message=WHY, halted=True)
 SKIPPED: Final = node(
     "s", Phase.SKIPPED, reason="NoWayBack", message="nothing says what its driver runs", startable=False
@@ -201,6 +205,38 @@ TABLE: Final = (
     ),
     Row("deleting", rollout(MOVING, deleting=True), False, "Terminating", accepted=None, reconciling=True),
     Row(
+        "deleting, and a node is tried once more",
+        rollout(FAILED, deleting=True),
+        False,
+        "Terminating",
+        accepted=None,
+        reconciling=True,
+    ),
+    Row(
+        "deleting, and a node is left to people, while another one moves",
+        rollout(STRANDED, MOVING, deleting=True),
+        False,
+        "Terminating",
+        accepted=None,
+        reconciling=True,
+    ),
+    Row(
+        "deleting, and a node is left to people",
+        rollout(DONE, STRANDED, deleting=True),
+        False,
+        "Terminating",
+        accepted=None,
+        stalled=True,
+    ),
+    Row(
+        "deleting, and a node failed on its way to what it had before",
+        rollout(REVERTED, deleting=True, spec=REVERT),
+        False,
+        "Terminating",
+        accepted=None,
+        stalled=True,
+    ),
+    Row(
         "deleting what was refused",
         rollout(problems=[REFUSED], deleting=True),
         False,
@@ -221,6 +257,15 @@ def test_each_situation_has_its_row(row: Row) -> None:
     if row.stalled:
         expected["Stalled"] = ("True", row.reason)
     assert said(status(row.of)) == expected
+
+
+def test_a_deleted_policy_says_which_nodes_keep_it_and_how_to_let_go_of_them() -> None:
+    another = node("i", Phase.FAILED, reason=guards.STRANDED, message="another reason")
+    told = next(c.message for c in status(rollout(STRANDED, another, deleting=True)).conditions if c.type == "Stalled")
+    assert told == (
+        f"node g (and 1 more) could not be brought back: {WHY}; "
+        "mend it, or let go of it as it is: kubectl annotate node g gpupartition.dev/abandon=true"
+    )
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.situation)

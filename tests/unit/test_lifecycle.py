@@ -35,7 +35,7 @@ from tests.unit.worlds import (
 from gpupartition.api.v1alpha1 import Drain, DrainMode, NodeStateStatus, OnFailure, OnTimeout, Phase, Restart
 from gpupartition.domain.backend import Config, Observation
 from gpupartition.domain.changes import UNANSWERED, USUALLY
-from gpupartition.domain.guards import IN_VAIN
+from gpupartition.domain.guards import IN_VAIN, STRANDED
 from gpupartition.domain.lifecycle import PHASES, advance, way_out
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.rest import rest
@@ -280,6 +280,10 @@ CASES: Final[Mapping[tuple[Phase, str], Case]] = {
     (Phase.ROLLING_BACK, "GPUs are missing after another look too, and the others publish the former layout again"): (
         record(Phase.ROLLING_BACK, previous=EIGHT, restart=Restart(pod_uid="pod-0", step=STEP)),
         world(observed=replace(too_early(EIGHT, step=STEP), pool=several(7))),
+    ),
+    (Phase.ROLLING_BACK, "somebody asked to let go of it as it is"): (
+        record(Phase.ROLLING_BACK, reason=IN_VAIN),
+        replace(world(wanted=None), abandoned=True),
     ),
     (Phase.ROLLING_BACK, "GPUs are missing, and the others publish the former layout again"): (
         record(Phase.ROLLING_BACK, previous=EIGHT),
@@ -541,6 +545,36 @@ def test_a_policy_that_was_refused_stops_nobody_on_the_way_to_what_was_accepted(
 def test_a_failed_node_that_nobody_wants_any_more_is_rolled_back_first() -> None:
     after = must(record(Phase.FAILED), world(wanted=None))
     assert (after.phase, after.step) == (Phase.ROLLING_BACK, FRESH)
+
+
+@pytest.mark.parametrize("wanted", [None, WHOLE], ids=["nothing", "what it goes back to"])
+def test_a_failed_node_of_which_nothing_else_is_wanted_is_tried_once_more_and_then_left_to_people(
+    wanted: Config | None,
+) -> None:
+    turn = world(wanted=wanted, observed=seen(WHOLE, step=STEP, ready=False))
+    trying = must(stayed_away(), turn)
+    assert trying.phase is Phase.ROLLING_BACK
+    left = must(trying, replace(turn, now=turn.now + LONG))
+    assert (left.phase, left.reason) == (Phase.FAILED, STRANDED)
+    assert "its driver pod is not ready" in left.message
+    for later in (turn, replace(turn, now=turn.now + LONG), replace(turn, wanted=None)):
+        assert advance(left, later) is None, "nobody has asked"
+    asked = must(left, replace(turn, retry="tuesday"))
+    assert asked.phase is Phase.ROLLING_BACK
+    again = must(asked, replace(turn, retry="tuesday", now=turn.now + LONG))
+    assert (again.phase, again.reason, again.retry) == (Phase.FAILED, STRANDED, "tuesday")
+    assert must(left, replace(turn, wanted=QUARTERS)).phase is Phase.DRAINING
+    back = replace(turn, observed=seen(WHOLE, step=left.step), matched=LIMITS.min_ready)
+    assert must(left, back).phase is Phase.RELEASING
+
+
+def test_what_failed_before_is_let_go_at_once_and_what_is_tried_first_is_not() -> None:
+    turn = replace(world(wanted=None, observed=seen(WHOLE, step=STEP, ready=False)), abandoned=True)
+    for reason in (IN_VAIN, STRANDED):
+        given_up = must(record(Phase.ROLLING_BACK, reason=reason), turn)
+        assert must(given_up, turn).phase is Phase.ABORTING
+    assert advance(record(Phase.ROLLING_BACK, reason="ApplyingFailed"), turn) is None
+    assert advance(record(Phase.ROLLING_BACK, reason=IN_VAIN), replace(turn, wanted=HALVES)) is None
 
 
 # ------------------------------------------------------------------------------------------------------------------ new target

@@ -28,6 +28,7 @@ from gpupartition.domain.ahead import ahead
 from gpupartition.domain.backend import Config, NodeFacts, Observation
 from gpupartition.domain.entries import identity, is_entry
 from gpupartition.domain.groups import Group
+from gpupartition.domain.guards import in_vain
 from gpupartition.domain.holders import Holder
 from gpupartition.domain.lifecycle import ABANDONED
 from gpupartition.domain.others import at_work, skips
@@ -221,7 +222,8 @@ class Assembly:
             return NOTHING
         if not leaving and policy is not None:
             return self._intents.compile(driver, policy, trim_node(node), record.state)
-        given_up = record.state.phase is Phase.FAILED or record.state.reason == ABANDONED
+        state = record.state
+        given_up = state.phase is Phase.FAILED or in_vain(state) or state.reason == ABANDONED
         if given_up and is_abandoned(policy, node):
             return NOTHING
         wants_revert = policy is not None and policy.spec is not None and policy.spec.deletion_policy == "Revert"

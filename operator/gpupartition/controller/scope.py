@@ -14,6 +14,7 @@ from gpupartition.controller.remembered import Remembered
 from gpupartition.domain.admission import Standing
 from gpupartition.domain.backend import Problem, Turn
 from gpupartition.domain.groups import Group
+from gpupartition.domain.guards import STRANDED
 from gpupartition.domain.others import at_work, skips
 from gpupartition.domain.products import hint
 from gpupartition.domain.recovery import restarted_since
@@ -168,6 +169,8 @@ def standing(scope: Scope, name: str, record: Record | None, node: Object | None
     target = state.target.fingerprint if state.target else ""
     aimed = wanted or (target if state.phase not in AT_REST else "")
     on_target = bool(aimed) and target == aimed
+    former = state.previous.fingerprint if state.previous else ""
+    stranded = bool(wanted) and former == wanted and (state.phase, state.reason) == (Phase.FAILED, STRANDED)
     uid = record.spec.node_uid if record else ""
     alive = node is not None and node["metadata"]["uid"] == uid
     retry = scope.policy.retry_of(name)
@@ -196,7 +199,7 @@ def standing(scope: Scope, name: str, record: Record | None, node: Object | None
         and not skip
         and (reverts or (bool(wanted) and on_target and state.phase is not Phase.SKIPPED))
         and not (apart and state.phase is Phase.UP_TO_DATE),
-        halted=state.phase in FAILURES and on_target and not asked_again,
+        halted=state.phase in FAILURES and (on_target or stranded) and not asked_again,
         blocked=bool(state.blockers) and state.phase is Phase.PENDING and when_idle,
         leaving=scope.gives_up(name),
         holders=len(state.blockers),

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
+from gpupartition import names
 from gpupartition.api.v1alpha1 import (
     Blocker,
     Condition,
@@ -19,6 +20,7 @@ from gpupartition.api.v1alpha1 import (
 )
 from gpupartition.domain.backend import Turn
 from gpupartition.domain.drift import brake, is_drifting
+from gpupartition.domain.guards import STRANDED
 from gpupartition.domain.patience import out_of_patience, patience_ends
 from gpupartition.domain.rollout import UNREADABLE, Rollout, Verdict, blockers, count, failures, in_words
 from gpupartition.domain.world import AT_REST
@@ -128,12 +130,7 @@ def _unread(rollout: Rollout) -> Verdict | None:
 
 def _special(rollout: Rollout) -> Verdict | None:
     if rollout.deleting:
-        busy = sorted(name for name, record in rollout.records.items() if record.phase not in AT_REST)
-        message = f"waits until its nodes are at rest{': ' if busy else ''}{', '.join(busy[:5])}"
-        if rollout.admission.reason == "OutsideWindow":
-            message = f"{message}; {rollout.admission.message}"
-        message = "; ".join(filter(None, (message, _unreadable(rollout))))
-        return Verdict(ready=False, reason="Terminating", message=message, reconciling=True, accepted=None)
+        return _terminating(rollout)
     if rollout.problems:
         message = "; ".join(str(p) for p in rollout.problems[:3])
         awaited = all(p.turn is Turn.CLUSTER for p in rollout.problems)  # nothing is wrong with what was asked
@@ -150,6 +147,40 @@ def _special(rollout: Rollout) -> Verdict | None:
     return None
 
 
+def _terminating(rollout: Rollout) -> Verdict:
+    """What a deleted policy waits for. Nodes that only people can help keep it for ever, so it says how to let go of them."""
+    busy = sorted(name for name, record in rollout.records.items() if record.phase not in AT_REST)
+    failed = [name for name in busy if _is_left_to_people(rollout, name)]
+    stalled = bool(failed) and failed == busy and not rollout.admission.nodes and not _goes_on(rollout)
+    told = [] if stalled else [f"waits until its nodes are at rest{': ' if busy else ''}{', '.join(busy[:5])}"]
+    if failed:
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        told.append(
+            f"node {failed[0]}{more} could not be brought back: {rollout.records[failed[0]].message}; "
+            f"mend it, or let go of it as it is: kubectl annotate node {failed[0]} {names.ABANDON}=true"
+        )
+    if rollout.admission.reason == "OutsideWindow":
+        told.append(rollout.admission.message)
+    message = "; ".join(filter(None, (*told, _unreadable(rollout))))
+    return Verdict(
+        ready=False, reason="Terminating", message=message, reconciling=not stalled, stalled=stalled, accepted=None
+    )
+
+
+def _is_left_to_people(rollout: Rollout, node: str) -> bool:
+    """Whether a node of a deleted policy has failed, and nothing is tried by itself any more."""
+    record = rollout.records[node]
+    reverts = rollout.spec is not None and rollout.spec.deletion_policy == "Revert"
+    aim = record.original if reverts else None
+    at_last = aim is not None and record.target is not None and record.target.fingerprint == aim.fingerprint
+    return record.phase is Phase.FAILED and not record.recovering and (record.reason == STRANDED or at_last)
+
+
+def _goes_on(rollout: Rollout) -> bool:
+    """Whether nodes are left, and their turn comes by itself."""
+    return bool(rollout.admission.left) and rollout.admission.reason in GOING_ON
+
+
 def _stalled(rollout: Rollout) -> Verdict | None:
     if rollout.admission.reason == "Stopped":
         reason = rollout.admission.message.split(":", 1)[0]
@@ -158,8 +189,7 @@ def _stalled(rollout: Rollout) -> Verdict | None:
         return Verdict(ready=False, reason="MassDrift", message=rollout.admission.message, stalled=True)
     failed = failures(rollout)
     moving = any((n.in_flight or n.node in rollout.granted) and n.phase is not Phase.FAILED for n in rollout.nodes)
-    goes_on = bool(rollout.admission.left) and rollout.admission.reason in GOING_ON
-    if not failed or moving or goes_on or rollout.admission.nodes:
+    if not failed or moving or _goes_on(rollout) or rollout.admission.nodes:
         return None
     first = failed[0]
     record = rollout.records[first.node]

@@ -15,6 +15,7 @@ from gpupartition.domain.world import State, World
 Guard = Callable[[State, World], bool]
 
 IN_VAIN: Final = f"{Phase.ROLLING_BACK}Failed"
+STRANDED: Final = "Stranded"  # the same, and nothing else was wanted of the node: only people can say what leads on
 
 
 def gone(_: State, world: World) -> bool:
@@ -309,8 +310,13 @@ def former_pool_is_back(state: State, world: World) -> bool:
 
 
 def in_vain(state: State) -> bool:
-    """The way back was walked, and did not lead there: what the node had is still what would make it whole."""
-    return state.phase is Phase.FAILED and state.reason == IN_VAIN
+    """The way back was walked, and did not lead there (it may be being walked once more): what the node had would still make it whole."""
+    return state.phase in {Phase.FAILED, Phase.ROLLING_BACK} and state.reason in {IN_VAIN, STRANDED}
+
+
+def hopeless(state: State, world: World) -> bool:
+    """Somebody asked to let go of a node that nobody wants, while what has failed before is tried once more."""
+    return world.abandoned and unwanted(state, world) and in_vain(state)
 
 
 def mended(state: State, world: World) -> bool:

@@ -44,6 +44,7 @@ from gpupartition.domain.changes import (
     with_doubt,
 )
 from gpupartition.domain.guards import (
+    STRANDED,
     Guard,
     acknowledged,
     assigned,
@@ -61,6 +62,7 @@ from gpupartition.domain.guards import (
     gone,
     halts,
     halts_undrained,
+    hopeless,
     in_vain,
     knew_too_little,
     knows_now,
@@ -167,7 +169,8 @@ def _wanted_back(state: State, world: World) -> bool:
     target, previous = state.target, state.previous
     elsewhere = target is not None and previous is not None and target.fingerprint != previous.fingerprint
     given_up = world.abandoned and unwanted(state, world)
-    return wanted_back(state, world) and (elsewhere or unwanted(state, world)) and not given_up
+    untried = state.reason != STRANDED and (elsewhere or unwanted(state, world))
+    return wanted_back(state, world) and untried and not given_up
 
 
 def _due(which: str) -> Guard:
@@ -372,6 +375,7 @@ PHASES: Final[dict[Phase, Row]] = {
                 "the node publishes its former layout again",
                 released(Phase.ROLLED_BACK),
             ),
+            Exit(hopeless, Phase.FAILED, "somebody asked to let go of it as it is", failed),
         ),
         lambda _, world: world.limits.applying + world.limits.verifying,
         (
@@ -399,7 +403,12 @@ PHASES: Final[dict[Phase, Row]] = {
             # What was asked stays open: once the node is back, the same request has it try the target again.
             Exit(retried, Phase.ROLLING_BACK, "somebody asked to try again", begin_step_back),
             Exit(_wanted_back, Phase.ROLLING_BACK, "nothing is wanted but what the node goes back to", begin_step_back),
-            Exit(superseded, Phase.DRAINING, "the policy wants another layout", retarget_dirty),
+            Exit(
+                _both(superseded, _not(wanted_back)),
+                Phase.DRAINING,
+                "the policy wants another layout",
+                retarget_dirty,
+            ),
         ),
     ),
     Phase.ABORTING: Row(
@@ -490,4 +499,5 @@ def _why(way: Exit, state: State, changed: State, world: World) -> tuple[str, st
         difference(seen.pool, expected_pool(state)),
     ]
     found = "; ".join(fact for fact in facts if fact)
-    return f"{state.phase}Failed", f"{way.note}: {found}" if found else way.note
+    stranded = state.phase is Phase.ROLLING_BACK and wanted_back(state, world)
+    return STRANDED if stranded else f"{state.phase}Failed", f"{way.note}: {found}" if found else way.note
