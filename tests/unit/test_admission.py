@@ -199,7 +199,7 @@ def test_the_number_of_holders_does_not_change_the_order() -> None:
     ("brakes", "reason", "words"),
     [
         ({"paused": "spec.rollout.paused is true"}, "Paused", "spec.rollout.paused is true"),
-        ({"frozen": "storage is being moved"}, "Frozen", "everything is frozen: storage is being moved"),
+        ({"frozen": "storage is being moved"}, "Frozen", "storage is being moved"),
         ({"stopped": "BaseMissing: it is gone"}, "Stopped", "BaseMissing: it is gone"),
     ],
 )

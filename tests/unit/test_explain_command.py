@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from string import Formatter
@@ -20,6 +21,7 @@ from gpupartition.cli.paint import rendered
 from gpupartition.controller.records import DRIVERS
 from gpupartition.domain.plan import Fate
 from gpupartition.domain.remedies import FATES, HOLDERS, PHASES, REASONS, advice
+from gpupartition.domain.standing import NodeStanding
 from gpupartition.domain.world import AT_REST
 from gpupartition.settings import Settings
 
@@ -208,3 +210,10 @@ def test_advice_asks_for_no_name_that_is_not_given() -> None:
 
 def test_a_node_that_has_what_is_wanted_is_told_nothing_of_its_past() -> None:
     assert advice(None, Fate.UP_TO_DATE, {}) == FATES[Fate.UP_TO_DATE]
+
+
+def test_nobody_is_told_to_ask_for_what_is_under_way() -> None:
+    going_back = NodeStanding(node="node-1", policy="inference", phase="RollingBack", reason="ApplyingFailed")
+    names = {"node": "node-1", "policy": "inference", "driver": "example"}
+    assert advice(going_back, Fate.UNDER_WAY, names) == PHASES["RollingBack"]
+    assert "gpp retry node-1" in advice(replace(going_back, phase="Failed"), Fate.FAILED, names)

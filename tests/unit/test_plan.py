@@ -149,7 +149,7 @@ async def test_beyond_the_limit_nodes_wait_and_are_told_why() -> None:
 async def test_while_paused_nobody_begins() -> None:
     found = await plan(Fleet(2), rollout={"paused": True})
     assert waves(found) == []
-    assert sentence(found).endswith("and none would begin; 2 are left waiting: spec.rollout.paused is true")
+    assert sentence(found).endswith("and none would begin; 2 are left waiting: Paused: spec.rollout.paused is true")
 
 
 async def test_outside_of_all_windows_the_waves_are_told_with_the_time_at_which_they_begin() -> None:

@@ -64,7 +64,7 @@ def test_any_value_but_false_pauses_a_policy(value: str, paused: bool) -> None:
 def test_a_policy_is_paused_by_its_spec_or_beside_it_but_not_while_it_is_deleted() -> None:
     assert read().paused(NOW) == ""
     assert read(spec_paused=True).paused(NOW) == "spec.rollout.paused is true"
-    assert read({"paused": "true", "paused-by": "alice"}).paused(NOW) == "paused: no reason was given (by alice)"
+    assert read({"paused": "true", "paused-by": "alice"}).paused(NOW) == "no reason was given (by alice)"
     over = {"paused": "true", "paused-until": "2026-12-01T05:00:00Z"}
     assert read(over).paused(NOW) == ""
     assert read(over, spec_paused=True).paused(NOW) == "spec.rollout.paused is true"

@@ -94,7 +94,7 @@ class Policy:
             return ""
         if self.spec.rollout.paused:
             return "spec.rollout.paused is true"
-        return f"paused: {self.suspension}" if self.suspension is not None and self.suspension.holds(now) else ""
+        return str(self.suspension) if self.suspension is not None and self.suspension.holds(now) else ""
 
     @classmethod
     def read(cls, body: Mapping[str, Any]) -> Policy:

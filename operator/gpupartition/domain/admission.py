@@ -241,7 +241,7 @@ def _shut(nodes: Sequence[Standing], rules: Rules) -> Admission | None:
     if rules.stopped:
         return Admission(reason="Stopped", message=rules.stopped)
     if rules.frozen:
-        return Admission(reason="Frozen", message=f"everything is frozen: {rules.frozen}", until=rules.resumes)
+        return Admission(reason="Frozen", message=rules.frozen, until=rules.resumes)
     if rules.paused:
         return Admission(reason="Paused", message=rules.paused, until=rules.resumes)
     if rules.drift:

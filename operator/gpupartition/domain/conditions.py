@@ -183,8 +183,8 @@ def _goes_on(rollout: Rollout) -> bool:
 
 def _stalled(rollout: Rollout) -> Verdict | None:
     if rollout.admission.reason == "Stopped":
-        reason = rollout.admission.message.split(":", 1)[0]
-        return Verdict(ready=False, reason=reason, message=rollout.admission.message, stalled=True)
+        reason, _, message = rollout.admission.message.partition(": ")
+        return Verdict(ready=False, reason=reason, message=message, stalled=True)
     if rollout.admission.reason == "MassDrift":
         return Verdict(ready=False, reason="MassDrift", message=rollout.admission.message, stalled=True)
     failed = failures(rollout)

@@ -233,7 +233,8 @@ class _Course:
         """What it has come to."""
         last = [self._candidates[n].stand(self._arrived.get(n, state)) for n, state in self._looked.items()]
         stop = admit(nodes=last, others=self.lane.others, ledger=ledger, rules=self._rules)
-        why = self.lane.refused or stop.message or stop.reason
+        by_people = f"{stop.reason}: " if stop.reason in {"Paused", "Frozen"} else ""
+        why = self.lane.refused or f"{by_people}{stop.message}" or stop.reason
         rows = [
             self._row(c, why)
             for c in self.lane.candidates

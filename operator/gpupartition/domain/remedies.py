@@ -75,6 +75,8 @@ PHASES: Final[Mapping[str, str]] = {
     "Skipped": "the message says what keeps it",
 }
 
+GOES_ON: Final = frozenset({"RollingBack", "Releasing", "Aborting"})  # with a reason that is about what was before
+
 FATES: Final[Mapping[str, str]] = {
     Fate.UP_TO_DATE: "nothing is to be done: it has what is wanted",
     Fate.STARTS: "nothing is to be done: its turn comes",
@@ -94,7 +96,8 @@ def advice(node: NodeStanding | None, fate: Fate | None, names: Mapping[str, str
 def _sentences(node: NodeStanding | None, fate: Fate | None) -> Iterator[str]:
     tables: list[tuple[Mapping[str, str], str]] = []
     if node is not None and (fate is not Fate.UP_TO_DATE or node.reason == RETIRING):
-        tables += [(REASONS, node.reason), (PHASES, node.phase)]
+        of_node = [(REASONS, node.reason), (PHASES, node.phase)]
+        tables += of_node if node.phase not in GOES_ON else of_node[::-1]
     if fate is not None:
         tables.append((FATES, fate))
     yield from (table[key] for table, key in tables if key in table)
