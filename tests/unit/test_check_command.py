@@ -121,10 +121,11 @@ async def test_a_driver_that_cannot_work_is_told_with_what_to_do() -> None:
     server = Server()
     (body,) = server.objects[DRIVERS]
     body["spec"]["exampleDriver"]["daemonSet"]["name"] = "nowhere"
-    (found,) = [each for each in await look(server) if each.check == "driver example"]
-    assert found.verdict == "failed"
+    found, others = [each for each in await look(server) if each.check.startswith("driver")]
+    assert (found.check, found.verdict) == ("driver example", "failed")
     assert "nowhere" in found.says
     assert found.fix
+    assert "no GpuPartitionDriver that works is for it" in others.says
 
 
 async def test_a_driver_that_is_being_deleted_is_said_to_be() -> None:

@@ -154,6 +154,14 @@ async def test_a_failed_node_is_told_how_to_ask_for_another_try() -> None:
     assert told["next"].endswith("ask to try again: kubectl gpp retry node-1")
 
 
+async def test_a_node_of_a_policy_that_observes_waits_for_nothing_but_that() -> None:
+    fleet = Fleet(1)
+    fleet.apply(policy(mode="Observe"))
+    told = facts(await of(fleet, "node-1"))
+    assert told["plan"] == "Starts; begins in wave 1"
+    assert told["next"] == "mode: Enforce in policy inference, which only observes: nothing happens to the node"
+
+
 async def test_a_node_that_is_gone_is_explained_by_its_record_and_one_that_never_was_is_an_error() -> None:
     fleet = Fleet(1)
     record(fleet, "former", Phase.FAILED)

@@ -261,7 +261,7 @@ async def test_of_rights_of_the_operator_its_word_is_taken_until_the_policy_is_c
         "type": "Stalled",
         "status": "True",
         "reason": "EvictionForbidden",
-        "message": f"EvictionForbidden: {why}" if accepted else why,
+        "message": why,
         "observedGeneration": 1,
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     }

@@ -189,13 +189,13 @@ async def _drivers(client: Client, settings: Settings) -> list[Found]:
     has_kinds = DRIVERS.plural in await _resources(client, API_VERSION)
     bodies = (await client.list(DRIVERS)).items if has_kinds else []
     found, known = await _written(client, settings, bodies, nodes) if bodies else ([], set())
+    that = " that works" if any(each.verdict == FAILED for each in found) else ""  # whose name is perhaps not known
     daemon_sets = (await client.list(DAEMON_SETS)).items
     for name, count in sorted(nodes.items()):
         if name in known or not publishes_gpus(name):
             continue
-        says = (
-            f"{count} node{'s publish' if count > 1 else ' publishes'} as {name}, and no GpuPartitionDriver is for it"
-        )
+        publish = "s publish" if count > 1 else " publishes"
+        says = f"{count} node{publish} as {name}, and no GpuPartitionDriver{that} is for it"
         try:
             kinds = {str(each.spec["type"]) for each in recognised(name, daemon_sets)}
             found.append(

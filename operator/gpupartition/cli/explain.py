@@ -84,9 +84,10 @@ async def explain(client: Client, settings: Settings, name: str) -> Explanation:
     """What is known of a node. Raises Unusable where there is neither a node nor a record of this name, and ApiError."""
     from gpupartition.cli.foresight import look_ahead, unhurried
     from gpupartition.controller.records import Record
-    from gpupartition.domain.remedies import advice
+    from gpupartition.domain.plan import Fate
+    from gpupartition.domain.remedies import ENFORCE, advice
     from gpupartition.domain.standing import read_node
-    from gpupartition.kinds import DRIVERS, NODE_STATES
+    from gpupartition.kinds import DRIVERS, NODE_STATES, POLICIES
     from gpupartition.kube import NODES
 
     node, record = await _if_there(client, NODES, name), await _if_there(client, NODE_STATES, name)
@@ -129,6 +130,10 @@ async def explain(client: Client, settings: Settings, name: str) -> Explanation:
         group=group,
     )
     about = {"node": name, "policy": policy, "driver": driver}
+    if row is not None and row.fate in {Fate.STARTS, Fate.BLOCKED, Fate.WAITS}:
+        body = await _if_there(client, POLICIES, policy)
+        if body is not None and body["spec"].get("mode") == "Observe":
+            return replace(found, next=ENFORCE.format(**about))
     return replace(found, next=advice(standing, row.fate if row else None, about))
 
 

@@ -108,13 +108,17 @@ TAKEN_AT_ITS_WORD: Final = frozenset({"EvictionForbidden", "RightsMissing", "Fea
 """What only the operator can find out, because it is about its own account, or takes a dry run."""
 
 
+_REFUSALS: Final = frozenset({("Accepted", "False"), ("Stalled", "True")})
+
+
 def _as_told(scope: Scope) -> Scope:
     """With what the operator says of the very same spec, where that cannot be seen from here."""
     policy = scope.policy
-    told = next((each for each in policy.status.conditions if each.type == "Stalled"), None)
+    refused = (each for each in policy.status.conditions if (each.type, each.status) in _REFUSALS)
+    told = next(refused, None)
     if told is None or told.reason not in TAKEN_AT_ITS_WORD or told.observed_generation != policy.generation:
         return scope
-    at, _, rest = told.message.removeprefix(f"{told.reason}: ").partition(": ")
+    at, _, rest = told.message.partition(": ")
     why, _, fix = rest.partition("; ")
     problem = Problem(reason=told.reason, at=at, why=why, fix=fix, turn=Turn.CLUSTER)
     return replace(scope, problems=(*scope.problems, problem))

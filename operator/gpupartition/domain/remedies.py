@@ -83,9 +83,11 @@ FATES: Final[Mapping[str, str]] = {
     Fate.BLOCKED: "its turn comes when those who are in the way have ended",
     Fate.WAITS: "its turn comes when that is over",
     Fate.NOT_READY: "its turn comes when the node is Ready",
-    Fate.REFUSED: "write what fits, or select other nodes",
+    Fate.REFUSED: "do what the message says; then it goes on by itself",
     Fate.CONTESTED: "narrow one of the policies' selectors",
 }
+
+ENFORCE: Final = "mode: Enforce in policy {policy}, which only observes: nothing happens to the node"
 
 
 def advice(node: NodeStanding | None, fate: Fate | None, names: Mapping[str, str]) -> str:
