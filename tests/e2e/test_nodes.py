@@ -11,7 +11,7 @@ from tests.e2e.rollout import condition
 from tests.e2e.stage import HALVES, WHOLE, Stage, stage
 
 from gpupartition.kube import DEVICE_TAINT_RULES, NODES
-from gpupartition.names import ABANDON, LAYOUT, SKIP, STARTUP_TAINT
+from gpupartition.names import ABANDON, LAYOUT, SKIP, STARTUP_TAINT, STEP
 
 if TYPE_CHECKING:
     from tests.e2e.harness import Cluster
@@ -327,6 +327,8 @@ async def test_a_node_that_cannot_be_brought_back_is_let_go_when_somebody_says_s
     assert history.phases(node) == ["RollingBack", "Failed"], "one more try, and that is all"
     await rollout.annotate(cluster, NODES, node, abandon="true")
     await cluster.gone(POLICIES, name, within=60)
+    notes = (await cluster.client.get(NODES, node))["metadata"].get("annotations", {})
+    assert not {ABANDON, STEP} & notes.keys(), "it was asked once"
     assert await rollout.records(cluster) == {}
     assert await scene.rule(node) is None
     assert await scene.in_flight() == []

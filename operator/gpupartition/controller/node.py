@@ -173,13 +173,11 @@ class NodeLoop:
         return _deadline(reading)
 
     async def _let_go(self, reading: Reading) -> timedelta | None:
-        """Annotation first, then the record under UID and resourceVersion: nothing of ours stays behind."""
-        node = reading.node
-        if node is not None and names.STEP in node["metadata"].get("annotations", {}):
-            meta = node["metadata"]
-            forget: Effect = PatchNode(
-                node=meta["name"], resource_version=meta["resourceVersion"], annotations={names.STEP: None}
-            )
+        """Annotations first, then the record under UID and resourceVersion: nothing of ours stays behind, nor what was asked of it."""
+        meta = reading.node["metadata"] if reading.node is not None else {}
+        ours = {key: None for key in (names.STEP, names.ABANDON) if key in meta.get("annotations", {})}
+        if ours:
+            forget: Effect = PatchNode(node=meta["name"], resource_version=meta["resourceVersion"], annotations=ours)
             await carry_out(self._client, forget)
             return SOON
         record = reading.record

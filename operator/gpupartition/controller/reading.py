@@ -223,8 +223,8 @@ class Assembly:
         if not leaving and policy is not None:
             return self._intents.compile(driver, policy, trim_node(node), record.state)
         state = record.state
-        given_up = state.phase is Phase.FAILED or in_vain(state) or state.reason == ABANDONED
-        if given_up and is_abandoned(policy, node):
+        may_be = state.phase is Phase.FAILED or in_vain(state)
+        if state.reason == ABANDONED or (may_be and is_abandoned(policy, node)):
             return NOTHING
         wants_revert = policy is not None and policy.spec is not None and policy.spec.deletion_policy == "Revert"
         original = revert(record.state.original) if wants_revert else None
