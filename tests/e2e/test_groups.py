@@ -94,6 +94,39 @@ async def test_of_four_nodes_one_job_gets_all_or_two_get_half_of_them_each(clust
     assert nothing_is_ever_sold_twice(history, rack) == 2
 
 
+async def test_of_eight_nodes_a_job_over_all_and_all_smaller_ones_exclude_one_another(cluster: Cluster) -> None:
+    own = await racks(cluster, each=8, sizes=(2, 4, 8))
+    rack, users, last = own.in_rack(own.racks[0]), own.users_anywhere(), own.users(own.nodes[-1])
+    async with Watcher(cluster) as history:
+        await own.gets(whole())
+        names = await rack.offers()
+        assert [name.partition("-")[0] for name in names] == ["gpu"] * 16 + ["2nodes"] * 4 + ["4nodes"] * 2 + ["8nodes"]
+        await users.ask("all", SPAN.format(8))
+        assert await users.device("all") == names[-1]
+        await last.ask("single", "mine.profile == 'full'")
+        await last.waits("single")
+        for size in (2, 4):
+            await users.ask(f"over-{size}", SPAN.format(size))
+            await users.waits(f"over-{size}")
+        for waiting in ("over-2", "over-4"):
+            await cluster.client.delete(PODS, waiting, namespace=own.namespace)
+        await users.end("all")
+
+        assert (await last.device("single")).endswith(key_of(own.nodes[-1]))
+        await users.ask("all-again", SPAN.format(8))
+        await users.waits("all-again")
+        for number in range(2):
+            await users.ask(f"half-{number}", SPAN.format(4))
+        (runs,) = await some_that_run(own, "half-0", "half-1", count=1)
+        assert await users.device(runs) == names[20]
+        for number in range(2):
+            await users.ask(f"pair-{number}", SPAN.format(2))
+        (runs,) = await some_that_run(own, "pair-0", "pair-1", count=1)
+        assert await users.device(runs) == names[18]
+        await users.waits("all-again")
+    assert nothing_is_ever_sold_twice(history, rack) == 3
+
+
 async def some_that_run(own: Racks, *pods: str, count: int) -> list[str]:
     """Wait until so many of these run, and return them."""
     running: list[str] = []
