@@ -127,7 +127,7 @@ async def _half_done(fleet: Fleet, intents: Intents) -> None:
     for node in fleet.objects[NODES]:
         name = node["metadata"]["name"]
         uids[name] = node["metadata"]["uid"]
-        wanted = intents.compile(driver, owner, node).wanted
+        wanted = intents.compile(driver, owner, node, None, None).wanted
         assert wanted is not None, "the layout does not compile"
         if name in done:
             node["metadata"]["labels"][LAYOUT] = wanted.assignment

@@ -5,11 +5,9 @@ Its devices are never in the pools of both, whose counters know nothing of each 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
-from types import SimpleNamespace
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import pytest
 from tests.properties.late import explore
@@ -19,7 +17,8 @@ from gpupartition.api.v1alpha1 import Assigned, NodeStateStatus, Phase
 from gpupartition.backends.slices import Target
 from gpupartition.controller import groups
 from gpupartition.controller.intent import Driver
-from gpupartition.controller.records import NODE_STATES, Record, dump, new_record
+from gpupartition.controller.packed import packed
+from gpupartition.controller.records import Record, dump, new_record
 from gpupartition.domain.backend import Cluster
 from gpupartition.domain.groups import joined
 from gpupartition.domain.pool import Pool
@@ -181,13 +180,10 @@ def slices_of(group: int, there: bool) -> list[dict[str, Any]]:
 
 @cache
 def _sees_nobody(records: tuple[Told | None, Told | None], pools: tuple[bool, bool], group: int, told: Told) -> bool:
-    async def listed(kind: Any, **_: str) -> Any:
-        if kind is NODE_STATES:
-            return SimpleNamespace(items=[record_of(g, told) for g, told in enumerate(records) if told is not None])
-        return SimpleNamespace(items=[body for g, there in enumerate(pools) for body in slices_of(g, there)])
-
     mine = Record.read(record_of(group, told))
-    return not asyncio.run(groups.in_the_way(cast("Any", SimpleNamespace(list=listed)), DRIVER, mine))
+    others = [Record.read(record_of(g, told)) for g, told in enumerate(records) if told is not None]
+    slices = [packed(body) for g, there in enumerate(pools) for body in slices_of(g, there)]
+    return not groups.in_the_way(DRIVER, mine, others, slices)
 
 
 def real(seen: Seen, group: int, told: Told) -> bool:
@@ -269,12 +265,8 @@ def two_lead(seen: Led, *, looks: bool) -> Iterator[tuple[str, Led]]:
 
 @cache
 def _leads_alone(other: Told | None, mine: Told) -> bool:
-    async def listed(kind: Any, **_: str) -> Any:
-        bodies = [_named(other, "other")] if kind is NODE_STATES and other is not None else []
-        return SimpleNamespace(items=bodies)
-
-    me = Record.read(_named(mine, "me"))
-    return not asyncio.run(groups.in_the_way(cast("Any", SimpleNamespace(list=listed)), DRIVER, me))
+    others = [Record.read(_named(other, "other"))] if other is not None else []
+    return not groups.in_the_way(DRIVER, Record.read(_named(mine, "me")), others, ())
 
 
 def _named(told: Told, name: str) -> dict[str, Any]:

@@ -126,6 +126,28 @@ async def test_it_says_what_is_wrong_until_it_is_right_again(server: Scripted) -
         assert reflector.trouble is None
 
 
+async def test_only_what_the_copy_has_in_another_version_is_read_again(server: Scripted) -> None:
+    async with following(server, listed(node("a", 3), node("b", 4), node("gone", 1), version=5)) as reflector:
+        server.will_answer(
+            listed(node("a", 3), node("b", 6), node("new", 7), version=8),
+            listed(node("b", 6), version=8),
+            listed(version=9),  # it has gone since
+        )
+        assert sorted(await reflector.now(str, field_selector="spec.driver=d")) == ["3", "6"]
+        versions, *read = server.asked[-3:]
+        assert "PartialObjectMetadataList" in versions.headers["Accept"]
+        assert versions.query["fieldSelector"] == "spec.driver=d"
+        assert sorted(each.query["fieldSelector"] for each in read) == ["metadata.name=b", "metadata.name=new"]
+
+
+async def test_where_much_differs_all_is_read_again(server: Scripted) -> None:
+    many = [node(f"n{number}", 7) for number in range(30)]
+    async with following(server, listed(node("n1", 7), version=5)) as reflector:
+        server.will_answer(listed(*many, version=8), listed(*many, version=8))
+        assert await reflector.now(str) == ["7"] * 30
+        assert "fieldSelector" not in server.asked[-1].query
+
+
 async def test_an_object_that_cannot_be_read_is_reported_and_all_others_are_followed(
     server: Scripted, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,10 +17,9 @@ def hostname(node: Object) -> str:
     return str(node["metadata"].get("labels", {}).get(HOSTNAME, ""))
 
 
-def pool_of(spec: MultiNode, group: Group, parts: Mapping[str, Pool]) -> Pool:
-    """The pool of a group from those of its nodes, by name. Raises Refused where they cannot be in one."""
-    hosts = {str(member["metadata"]["name"]): hostname(member) for member in group.members}
-    pool = joined(group.name, spec.group_label, parts, hosts, spec.sizes)
+def pool_of(spec: MultiNode, group: str, parts: Mapping[str, Pool], hosts: Mapping[str, str]) -> Pool:
+    """The pool of a group from those of its nodes, by name, as are their hostnames. Raises Refused where they cannot be in one."""
+    pool = joined(group, spec.group_label, parts, hosts, spec.sizes)
     problems = [*_of_hosts(hosts), *too_much(pool)]
     if problems:
         raise Refused(*problems)

@@ -14,12 +14,22 @@ from typing import Any, Final, Literal
 
 from pydantic import TypeAdapter
 
-from gpupartition.api.v1alpha1 import Assigned, DriverSpec, GpuGroup, Layout, PolicySpec, PublishSpec
+from gpupartition.api.v1alpha1 import Assigned, DriverSpec, GpuGroup, Layout, MultiNode, PolicySpec, PublishSpec
 from gpupartition.backends import slices
 from gpupartition.backends.grouped import follows, hostname, joined_by, pool_of
 from gpupartition.backends.slices import Target
 from gpupartition.domain import fingerprint
-from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused, Turn
+from gpupartition.domain.backend import (
+    Cluster,
+    Config,
+    Kept,
+    NodeFacts,
+    Object,
+    Observation,
+    Problem,
+    Refused,
+    Turn,
+)
 from gpupartition.domain.effects import Effect
 from gpupartition.domain.entries import Document
 from gpupartition.domain.groups import Group
@@ -126,31 +136,28 @@ class Publish:
     def _of_group(self, driver: DriverSpec, policy: PolicySpec, facts: NodeFacts) -> Config:
         """The pool of its group for the node that leads it; for another one nothing of its own, once the group has its pool."""
         group = joined_by(_spec(driver).multi_node, facts)
-        config = self._joined(driver, policy, group)
+        config = self._of_all(driver, policy, group)
         if group.leader == facts.name:
             return config
         if self._runs(driver, facts) != config.fingerprint:
             raise Refused(follows(facts.name, group))
         return replace(config, assignment=None, pool=Pool())
 
-    def _joined(self, driver: DriverSpec, policy: PolicySpec, group: Group) -> Config:
-        spec, parts, configs = _spec(driver), {}, []
+    def _of_all(self, driver: DriverSpec, policy: PolicySpec, group: Group) -> Config:
+        spec = _spec(driver)
         assert spec.multi_node is not None, driver
-        layouts = _text(_LAYOUTS, policy.layouts)
-        for member in group.members:
-            configs.append(_compiled(_text(_GROUPS, groups_on(spec.inventory, member)), layouts))
-            parts[str(member["metadata"]["name"])] = configs[-1].pool
-        pool = pool_of(spec.multi_node, group, parts)
-        products = frozenset[str]().union(*(each.products for each in configs))
-        unmatched = frozenset.intersection(*(each.unmatched for each in configs)) if configs else frozenset[str]()
-        return replace(_config(pool), products=products, unmatched=unmatched)
+        members = tuple(
+            (str(member["metadata"]["name"]), hostname(member), _text(_GROUPS, groups_on(spec.inventory, member)))
+            for member in group.members
+        )
+        return _joined(spec.multi_node.model_dump_json(), group.name, members, _text(_LAYOUTS, policy.layouts))
 
     def _runs(self, driver: DriverSpec, facts: NodeFacts) -> str:
         """The fingerprint of what is offered in the pool of a node's group; "" where it cannot be used."""
         if facts.group is None:
             return ""
-        pool, _ = facts.pool(_pool_of(driver, facts.group)).without_retired()
-        return fingerprint.short(fingerprint.of_pool(pool)) if pool.usable else ""
+        pool, slices = _pool_of(driver, facts.group), facts.slices
+        return _offered_once(pool, slices.unopened()) if isinstance(slices, Kept) else _offered(pool, slices)
 
     def way_back(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Config:  # noqa: ARG002
         """The pool as it is, whoever wrote it. A pool that the scheduler cannot use says nothing about what should be there."""
@@ -287,6 +294,14 @@ def _senseless(groups: str) -> Sequence[Problem]:
     return ()
 
 
+def _offered(pool: str, slices: Sequence[Object]) -> str:
+    offered, _ = Pool.read(each for each in slices if each["spec"]["pool"]["name"] == pool).without_retired()
+    return fingerprint.short(fingerprint.of_pool(offered)) if offered.usable else ""
+
+
+_offered_once: Final = lru_cache(maxsize=1024)(_offered)  # each node that follows asks it of its group
+
+
 # Thousands of nodes have few kinds of GPUs, and some layouts are costly to compile. The models are not hashable, their text is.
 @lru_cache(maxsize=256)
 def _compiled(groups: str, layouts: str) -> Config:
@@ -296,4 +311,19 @@ def _compiled(groups: str, layouts: str) -> Config:
         _config(compile_pool(gpus, wanted)),
         products=frozenset(map(str, products)),
         unmatched=unmatched(wanted, products),
+    )
+
+
+@lru_cache(maxsize=256)  # all nodes of a group ask for it
+def _joined(spec: str, group: str, members: Sequence[tuple[str, str, str]], layouts: str) -> Config:
+    """The pool of a group; `members` are each node's name, hostname and GPUs. Raises Refused."""
+    configs = {name: _compiled(gpus, layouts) for name, _, gpus in members}
+    hosts = {name: host for name, host, _ in members}
+    parts = {name: config.pool for name, config in configs.items()}
+    pool = pool_of(MultiNode.model_validate_json(spec), group, parts, hosts)
+    unmatched = [config.unmatched for config in configs.values()]
+    return replace(
+        _config(pool),
+        products=frozenset[str]().union(*(config.products for config in configs.values())),
+        unmatched=frozenset.intersection(*unmatched) if unmatched else frozenset(),
     )

@@ -14,9 +14,9 @@ from typing import Any
 from gpupartition import names
 from gpupartition.controller.packed import PackedSlice, packed
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record
-from gpupartition.domain.groups import Group, on_nodes
+from gpupartition.domain.backend import Kept
+from gpupartition.domain.groups import Group
 from gpupartition.domain.leading import led, nodes_led
-from gpupartition.domain.pool import Pool
 from gpupartition.domain.suspension import Suspension, of_freeze
 from gpupartition.kube import (
     CONFIG_MAPS,
@@ -186,9 +186,9 @@ class Caches:
         await _complete(self._config_maps[key], namespace)
         return next(iter(self._config_maps[key].values()), None)
 
-    def slices_on(self, node: str, driver_name: str, group: Group | None = None) -> list[Object]:
+    def slices_on(self, node: str, driver_name: str, group: Group | None = None) -> Kept:
         """The ResourceSlices of a DRA driver on a node, or for all nodes of its group."""
-        return [each.body() for each in self.packed_on(node, driver_name, group)]
+        return Kept(self.packed_on(node, driver_name, group), PackedSlice.body)
 
     def packed_on(self, node: str, driver_name: str, group: Group | None = None) -> list[PackedSlice]:
         """The same as they are kept: the very same objects as long as nothing of them has changed."""
@@ -341,8 +341,7 @@ def _slice_group(each: PackedSlice) -> Iterable[str]:
 
 
 def _slice_on(each: PackedSlice) -> Iterable[str]:
-    """The keys of the nodes that devices of a group's pool are on."""
-    return on_nodes(Pool.read([each.body()])) if each.group else ()
+    return each.on
 
 
 def _slice_owners(each: PackedSlice) -> Iterable[str]:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gpupartition.api.v1alpha1 import NodeStateStatus
 from gpupartition.api.v1alpha1.shared import SUBDOMAIN
 from gpupartition.controller.caches import Caches
-from gpupartition.controller.records import NODE_STATES, Record
-from gpupartition.domain.groups import Group, group_of, key_of, on_nodes
+from gpupartition.controller.packed import PackedSlice
+from gpupartition.controller.records import Record
+from gpupartition.domain.groups import Group, key_of
 from gpupartition.domain.leading import former, leader, led, nodes_led
 from gpupartition.domain.others import skips
-from gpupartition.domain.pool import Pool
-from gpupartition.kube import RESOURCE_SLICES, Client, Object
+from gpupartition.kube import Object
 
 if TYPE_CHECKING:
     from gpupartition.controller.intent import Driver, Policy
@@ -29,8 +29,10 @@ class Groups:
 
     def __init__(self, caches: Caches) -> None:
         self._caches = caches
-        self._version = ""  # of the nodes that are sorted
+        self._nodes = -1  # changes of the nodes that are sorted
         self._sorted: dict[str, Mapping[str, Sequence[Object]]] = {}
+        self._changes: tuple[int, ...] = ()  # of all that the members of groups depend on
+        self._members: dict[tuple[Any, ...], Sequence[Object]] = {}
 
     def name(self, driver: Driver, node: Object | None, state: NodeStateStatus) -> str:
         """The group of a node: the one that its record leads, or that nobody else can empty, else what its label says; "" for none."""
@@ -51,7 +53,7 @@ class Groups:
         if not group or node is None:
             return None
         me = str(node["metadata"]["name"])
-        members = [n for n in self._labelled(driver, group) if self._belongs(driver, policy, n, group)]
+        members = self._of(driver, policy, group)
         named = [str(n["metadata"]["name"]) for n in members]
         having = self._having(driver, group) | ({me: state} if led(state) else {})
         leads = leader(having, named) or (me if self._left(driver, me) == group else "")
@@ -94,8 +96,8 @@ class Groups:
 
     def _labelled(self, driver: Driver, group: str) -> Sequence[Object]:
         label, nodes = label_of(driver), self._caches.nodes
-        if self._version != nodes.resource_version:
-            self._version = nodes.resource_version
+        if self._nodes != nodes.changes:
+            self._nodes = nodes.changes
             self._sorted.clear()
         if label not in self._sorted:
             by_value: dict[str, list[Object]] = defaultdict(list)
@@ -103,6 +105,18 @@ class Groups:
                 by_value[node["metadata"]["labels"].get(label, "")].append(node)
             self._sorted[label] = by_value
         return self._sorted[label].get(group, ())
+
+    def _of(self, driver: Driver, policy: Policy | None, group: str) -> Sequence[Object]:
+        """Its members; each of them asks."""
+        caches, key = self._caches, (driver.uid, policy and (policy.uid, policy.generation), group)
+        changes = caches.nodes.changes, caches.records.changes, caches.slices.changes
+        if self._changes != changes:
+            self._changes = changes
+            self._members.clear()
+        if key not in self._members:
+            labelled = self._labelled(driver, group)
+            self._members[key] = [node for node in labelled if self._belongs(driver, policy, node, group)]
+        return self._members[key]
 
     def _belongs(self, driver: Driver, policy: Policy | None, node: Object, group: str) -> bool:
         meta = node["metadata"]
@@ -130,20 +144,19 @@ def label_of(driver: Driver) -> str:
     return publish.multi_node.group_label if publish is not None and publish.multi_node is not None else ""
 
 
-async def in_the_way(client: Client, driver: Driver, record: Record) -> str:
-    """Who else has, or may come to have, the pool of a record's group or a node that is to be in it. Read live, after the record."""
+def in_the_way(driver: Driver, record: Record, records: Iterable[Record], slices: Iterable[PackedSlice]) -> str:
+    """Who else has, or may come to have, the pool of a record's group or a node that is to be in it. All were read after the record."""
     group, nodes = led(record.state), nodes_led(record.state)
     if not group:
         return ""
-    for body in (await client.list(NODE_STATES)).items:
-        other = Record.read(body)
+    for other in records:
         if other.name == record.name or other.spec.driver not in {"", driver.name}:
             continue
         if other.unreadable:
             return f"nobody knows what the record of node {other.name} says"
         if led(other.state) == group or nodes_led(other.state) & nodes:
             return f"node {other.name} leads group {led(other.state)}"
-    for body in (await client.list(RESOURCE_SLICES, field_selector=f"spec.driver={driver.driver_name}")).items:
-        if group_of(body["spec"]) not in {"", group} and on_nodes(Pool.read([body])) & nodes:
-            return f"pool {body['spec']['pool']['name']} has devices of the group's nodes"
+    for each in slices:
+        if each.group not in {"", group} and each.on & nodes:
+            return f"pool {each.pool} has devices of the group's nodes"
     return ""

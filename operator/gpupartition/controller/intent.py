@@ -27,6 +27,7 @@ from gpupartition.controller.groups import Groups
 from gpupartition.controller.probe import Probe
 from gpupartition.domain import windows
 from gpupartition.domain.backend import Backend, Cluster, Config, NodeFacts, Problem, Refused, Turn
+from gpupartition.domain.groups import Group
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.quiesce import Way, chosen
 from gpupartition.domain.selector import matches
@@ -251,12 +252,14 @@ class Intents:
             )
         ]
 
-    def compile(self, driver: Driver, policy: Policy, node: Object, state: NodeStateStatus | None = None) -> Intent:
-        """What the policy wants for a node that it selects; `state` is what its record says, if it has one."""
+    def compile(
+        self, driver: Driver, policy: Policy, node: Object, state: NodeStateStatus | None, group: Group | None
+    ) -> Intent:
+        """What the policy wants for a node that it selects, in this group; `state` is what its record says, if it has one."""
         problems = policy.problems + driver.problems
         if problems or policy.spec is None:
             return Intent(wanted=None, refused=True, problems=problems)
-        look = partial(self.facts, driver, policy, node, state)
+        look = partial(self.facts, driver, node, state, group)
         key = (*driver.key, policy.uid, policy.generation, driver.backend.depends(driver.spec, node, look))
         found = self._compiled.get(key)
         if found is None:
@@ -273,9 +276,8 @@ class Intents:
             return Intent(wanted=None, refused=True, problems=found.problems)
         return Intent(wanted=found)
 
-    def facts(self, driver: Driver, policy: Policy, node: Object, state: NodeStateStatus | None) -> NodeFacts:
-        """A node as the caches know it; `state` is what its record says, if it has one."""
-        group = self.groups.of(driver, policy, node, state)
+    def facts(self, driver: Driver, node: Object, state: NodeStateStatus | None, group: Group | None) -> NodeFacts:
+        """A node as the caches know it, in this group; `state` is what its record says, if it has one."""
         slices = self._caches.slices_on(node["metadata"]["name"], driver.driver_name, group)
         return NodeFacts(node=node, slices=slices, known=known(state), group=group)
 

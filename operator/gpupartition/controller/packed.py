@@ -5,6 +5,7 @@ What a slice offers, its devices and counters, is kept once for all slices that 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from sys import intern
@@ -13,6 +14,7 @@ from typing import Any, Final, cast
 import orjson
 
 from gpupartition.domain.groups import group_of
+from gpupartition.domain.pool import NODES
 from gpupartition.kube import Object
 
 OFFERED: Final = ("devices", "sharedCounters")
@@ -20,13 +22,18 @@ OFFERED: Final = ("devices", "sharedCounters")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedSlice:
-    """What a slice is found by, and the rest of it as JSON. `node` and `group` are "" where it has none."""
+    """What a slice is found by, and the rest of it as JSON. `node` and `group` are "" where it has none.
+
+    `on`: keys of the nodes that its devices are on, where it is of a group's pool.
+    """
 
     name: str
+    version: str
     driver: str
     pool: str
     node: str
     group: str
+    on: frozenset[str]
     head: bytes
     offered: str
 
@@ -44,6 +51,7 @@ class PackedSlice:
 def packed(body: Object) -> PackedSlice:
     """A slice without what only the server's bookkeeping needs."""
     spec, meta = body["spec"], body["metadata"]
+    group = group_of(spec)
     offered = {name: spec[name] for name in OFFERED if name in spec}
     rest = {
         **body,
@@ -52,13 +60,20 @@ def packed(body: Object) -> PackedSlice:
     }
     return PackedSlice(
         name=meta["name"],
+        version=meta.get("resourceVersion", ""),
         driver=intern(spec["driver"]),
         pool=spec["pool"]["name"],
         node=spec.get("nodeName", ""),
-        group=group_of(spec),
+        group=group,
+        on=frozenset(_on(spec)) if group else frozenset(),
         head=orjson.dumps(rest),
         offered=intern(orjson.dumps(offered).decode()),
     )
+
+
+def _on(spec: Object) -> Iterator[str]:
+    costs = (cost for device in spec.get("devices", ()) for cost in device.get("consumesCounters", ()))
+    return (node for cost in costs if cost["counterSet"] == NODES for node in cost["counters"])
 
 
 @lru_cache(maxsize=64)

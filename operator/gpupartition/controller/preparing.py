@@ -72,7 +72,7 @@ class Preparing:
             return
         yield from intent.wanted.objects
         try:
-            facts = self._intents.facts(scope.driver, scope.policy, node, _state(scope, name))
+            facts = self._intents.facts(scope.driver, node, _state(scope, name), scope.groups.get(name))
             yield from scope.driver.backend.way_back(scope.driver.spec, facts, scope.driver.cluster).objects
         except Refused:
             return  # such a node is not taken, or somebody has accepted it

@@ -25,7 +25,7 @@ from gpupartition.controller.intent import NOTHING, Driver, Intent, Intents, Pol
 from gpupartition.controller.occupants import EVICTING, Occupants, Seen
 from gpupartition.controller.records import Record
 from gpupartition.domain.ahead import ahead
-from gpupartition.domain.backend import Config, NodeFacts, Observation
+from gpupartition.domain.backend import Config, Kept, NodeFacts, Observation
 from gpupartition.domain.entries import identity, is_entry
 from gpupartition.domain.groups import Group
 from gpupartition.domain.guards import in_vain
@@ -56,7 +56,7 @@ class Found:
 
     node: Object | None
     group: Group | None
-    slices: list[Object]
+    slices: Kept
     pods: list[Object]
     rule: Object | None
     held: tuple[Holder, ...]
@@ -122,7 +122,7 @@ class Assembly:
         if policy is not None and policy.uid != record.spec.policy_ref.uid:
             policy = None
         leaving = policy is None or policy.deleting or not policy.selects(node if alive else None)
-        intent = self._intent(driver, policy, record, node if alive else None, observed, leaving=leaving)
+        intent = self._intent(driver, policy, record, node if alive else None, group, observed, leaving=leaving)
         way_back, no_way_back = way_back_of(driver, facts, observed, state)
         held = await self._holders(driver, record, observed, intent, found.held, live=live)
         # Once it is on record, the way back is not made anew from what a node is on its way through.
@@ -214,6 +214,7 @@ class Assembly:
         policy: Policy | None,
         record: Record,
         node: Object | None,
+        group: Group | None,
         observed: Observation,
         *,
         leaving: bool,
@@ -221,7 +222,7 @@ class Assembly:
         if node is None:
             return NOTHING
         if not leaving and policy is not None:
-            return self._intents.compile(driver, policy, trim_node(node), record.state)
+            return self._intents.compile(driver, policy, trim_node(node), record.state, group)
         state = record.state
         may_be = state.phase is Phase.FAILED or in_vain(state)
         if state.reason == ABANDONED or (may_be and is_abandoned(policy, node)):

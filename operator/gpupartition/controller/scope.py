@@ -97,6 +97,7 @@ def read_scope(
     contested: list[str] = []
     rivalry: set[str] = set()
     compiled: dict[str, Intent] = {}
+    groups: dict[str, Group | None] = {}
     problems = list(policy.problems)
     for name, node in sorted(caches.nodes.items()):
         if policy.deleting or not policy.selects(node):
@@ -108,10 +109,11 @@ def read_scope(
             rivalry |= {holder.spec.policy_ref.name} - {""} if holder is not None else claimants
             continue
         nodes[name] = node
-        intent = compiled[name] = intents.compile(driver, policy, node, _state(records.get(name)))
+        state = records[name].state if name in records else None
+        groups[name] = intents.groups.of(driver, policy, node, state)
+        intent = compiled[name] = intents.compile(driver, policy, node, state, groups[name])
         problems += [p for p in intent.problems if p not in problems]
     problems += [p for p in driver.problems if p not in problems]
-    groups = {n: intents.groups.of(driver, policy, node, _state(records.get(n))) for n, node in nodes.items()}
     return Scope(
         body=body,
         policy=policy,
@@ -125,10 +127,6 @@ def read_scope(
         records=records,
         groups=groups,
     )
-
-
-def _state(record: Record | None) -> NodeStateStatus | None:
-    return record.state if record is not None else None
 
 
 class Standings:

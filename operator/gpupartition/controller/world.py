@@ -14,16 +14,18 @@ from typing import Any
 
 from gpupartition import names
 from gpupartition.api.v1alpha1 import DriverStatus, NodeStateStatus, Phase
-from gpupartition.controller.caches import Caches, claim_pools, trim, trim_claim, trim_pod
+from gpupartition.controller.caches import Caches, claim_pools, trim_claim, trim_pod
 from gpupartition.controller.durations import Durations
 from gpupartition.controller.facts import grant_of
-from gpupartition.controller.groups import in_the_way
+from gpupartition.controller.groups import in_the_way, label_of
 from gpupartition.controller.intent import Driver, Intents, Policy
 from gpupartition.controller.occupants import Occupants
+from gpupartition.controller.packed import PackedSlice, packed
 from gpupartition.controller.reading import Assembly, Found, Reading
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record
 from gpupartition.controller.stopwatch import Stopwatch
-from gpupartition.domain.groups import Group, group_of
+from gpupartition.domain.backend import Kept
+from gpupartition.domain.groups import Group
 from gpupartition.domain.holders import Holder, holders
 from gpupartition.domain.world import AT_REST, Limits, only_closes_or_opens
 from gpupartition.kube import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Client, Object
@@ -32,6 +34,10 @@ from gpupartition.kube import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Cli
 HOLDERS_MATTER = frozenset({Phase.DRAINING, Phase.APPLYING, Phase.ROLLING_BACK})
 # Phases in which a group's pool may be written for the first time, so that whoever else has it has to be known.
 _BEGINNING = AT_REST | {Phase.ADMITTED, Phase.DRAINING, Phase.APPLYING}
+
+
+Objects = tuple[Object | None, Object | None, list[PackedSlice]]
+"""The Node, the rule that closes it, and slices: what may be written."""
 
 
 class Moved(Exception):  # noqa: N818  (reads as what happened)
@@ -100,7 +106,7 @@ class Reader:
         driver = await self._intents.driver(copy)
         ours = _are_ours(driver)
         shared = self._intents.groups.name(driver, self._caches.nodes.get(name), known.state)
-        before = await self._objects(known, driver, shared, slices=ours)
+        before = await self._objects(known, driver, slices=ours)
         body = await self._client.get(NODE_STATES, name)
         record = Record.read(body)
         # A list is answered once the server's copy has caught up with all that was just written, which takes longer than the rest of a turn.
@@ -108,15 +114,16 @@ class Reader:
         policy_body, driver_body, after, pods = await asyncio.gather(
             self._client.find(POLICIES, record.spec.policy_ref.name),
             self._client.get(DRIVERS, record.spec.driver),
-            self._objects(known, driver, shared, slices=live),
+            self._objects(known, driver, slices=live),
             self._pods(driver, name, live=live),
         )
-        if record.spec != known.spec or _versions(before) != _versions(after, slices=ours):
+        if record.spec != known.spec or _versions(before, shared) != _versions(after, shared, slices=ours):
             raise Moved(name)
         if _spec_version(driver_body) != _spec_version(copy):
             drivers[known.spec.driver] = driver_body
             raise Moved(name)
-        node, rule, slices = after if live else (*after[:2], self._caches.slices_on(name, driver.driver_name))
+        node, rule, of_driver = after
+        of_pool = _of(shared, of_driver) if live else self._caches.packed_on(name, driver.driver_name)
         policy = Policy.read(policy_body) if policy_body else None
         if self._intents.groups.name(driver, node, record.state) != shared:
             raise Moved(name)
@@ -140,11 +147,11 @@ class Reader:
             found=Found(
                 node=node,
                 group=group,
-                slices=slices,
+                slices=Kept(of_pool, PackedSlice.body),
                 pods=pods,
                 rule=rule,
                 held=_held(driver, name, pool, claims),
-                elsewhere=await in_the_way(self._client, driver, record) if leads else "",
+                elsewhere=in_the_way(driver, record, await self._records(), of_driver) if leads else "",
                 former=self._former(name, group),
             ),
             live=True,
@@ -155,14 +162,12 @@ class Reader:
         record = self._caches.records.get(group.former) if group is not None and group.leader == name else None
         return record.state if record is not None else None
 
-    async def _objects(
-        self, known: Record, driver: Driver, group: str, *, slices: bool
-    ) -> tuple[Object | None, Object | None, list[Object]]:
+    async def _objects(self, known: Record, driver: Driver, *, slices: bool) -> Objects:
         name = known.name
         return await asyncio.gather(
             self._client.find(NODES, name),
             self._rule(driver, known),
-            self._slices(name, driver, group) if slices else _none(),
+            self._slices(name, driver) if slices else _none(),
         )
 
     async def _rule(self, driver: Driver, known: Record) -> Object | None:
@@ -179,16 +184,16 @@ class Reader:
 
         return (await self._client.list(RESOURCE_CLAIMS, keep=of_pool)).items
 
-    async def _slices(self, name: str, driver: Driver, group: str) -> list[Object]:
-        def of_group(body: Object) -> Object | None:
-            return trim(body) if group_of(body["spec"]) == group else None
-
+    async def _slices(self, name: str, driver: Driver) -> list[PackedSlice]:
+        """Those of a node, or of all groups of a driver that knows groups: there is no selector of pools."""
         of_driver = f"spec.driver={driver.driver_name}"
-        if group:  # (a selector of pools by name comes with Kubernetes 1.37)
-            return (await self._client.list(RESOURCE_SLICES, field_selector=of_driver, keep=of_group)).items
-        return (
-            await self._client.list(RESOURCE_SLICES, field_selector=f"spec.nodeName={name},{of_driver}", keep=trim)
-        ).items
+        if label_of(driver):
+            return await self._caches.slices.now(lambda each: each.version, field_selector=of_driver)
+        listed = await self._client.list(RESOURCE_SLICES, field_selector=f"spec.nodeName={name},{of_driver}")
+        return list(map(packed, listed.items))
+
+    async def _records(self) -> list[Record]:
+        return await self._caches.records.now(lambda record: record.resource_version)
 
     async def _pods(self, driver: Driver, node: str, *, live: bool) -> list[Object]:
         found: list[Object] = []
@@ -202,11 +207,16 @@ class Reader:
         return found
 
 
-def _versions(objects: tuple[Object | None, Object | None, list[Object]], *, slices: bool = True) -> list[Any]:
+def _of(group: str, slices: Iterable[PackedSlice]) -> list[PackedSlice]:
+    """Those of a group's pool; "" for those of nodes that are in none."""
+    return [each for each in slices if each.group == group]
+
+
+def _versions(objects: Objects, group: str, *, slices: bool = True) -> list[Any]:
     node, rule, published = objects
     single = [o["metadata"]["resourceVersion"] if o else "" for o in (node, rule)]
-    written = published if slices else []
-    return [*single, *sorted((s["metadata"]["name"], s["metadata"]["resourceVersion"]) for s in written)]
+    written = _of(group, published) if slices else []
+    return [*single, *sorted((each.name, each.version) for each in written)]
 
 
 def _held(driver: Driver, node: str, pool: str, claims: Iterable[Object]) -> tuple[Holder, ...]:
@@ -222,5 +232,5 @@ def _spec_version(driver: Object) -> tuple[str, int]:
     return driver["metadata"]["uid"], driver["metadata"].get("generation", 0)
 
 
-async def _none() -> list[Object]:
+async def _none() -> list[PackedSlice]:
     return []

@@ -7,10 +7,10 @@ Backends are pure: they look at objects that were read, and return data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from gpupartition.api.v1alpha1 import Assigned, DriverSpec, PolicySpec
 from gpupartition.domain.effects import Effect
@@ -19,6 +19,7 @@ from gpupartition.domain.groups import Group
 from gpupartition.domain.pool import Pool
 
 Object = Mapping[str, Any]
+T = TypeVar("T")
 
 
 class Turn(StrEnum):
@@ -76,6 +77,33 @@ class Cluster:
 def _named(objects: Sequence[Object], namespace: str, name: str) -> Object | None:
     found = (o for o in objects if o["metadata"]["name"] == name and o["metadata"]["namespace"] == namespace)
     return next(found, None)
+
+
+class Kept(Sequence[Object]):
+    """Objects as a copy keeps them, opened when somebody looks at them. Two that are made of the very same are equal."""
+
+    def __init__(self, kept: Iterable[T], opened: Callable[[T], Object]) -> None:
+        self._kept, self._opened = tuple(kept), opened
+        self._ids = tuple(map(id, self._kept))
+        self._bodies: Sequence[Object] | None = None
+
+    def unopened(self) -> Kept:
+        """The same, to be remembered: it takes few bytes."""
+        return Kept(self._kept, self._opened)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __getitem__(self, place: Any) -> Any:
+        if self._bodies is None:
+            self._bodies = tuple(map(self._opened, self._kept))
+        return self._bodies[place]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Kept) and self._ids == other._ids
+
+    def __hash__(self) -> int:
+        return hash(self._ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

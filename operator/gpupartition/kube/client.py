@@ -189,14 +189,22 @@ class Client:
 
     async def names(self, kind: Kind, *, most: int) -> Sequence[str]:
         """The names of the first `most` objects, without what is in them."""
+        return [str(meta["name"]) for meta in await self._metadata(kind, {"limit": str(most)})]
+
+    async def versions(self, kind: Kind, *, field_selector: str = "") -> Mapping[str, str]:
+        """The resourceVersions of all objects that match, by name, without what is in them."""
+        found = await self._metadata(kind, _selectors(field_selector, ""))
+        return {str(meta["name"]): str(meta["resourceVersion"]) for meta in found}
+
+    async def _metadata(self, kind: Kind, query: Mapping[str, str]) -> Sequence[Object]:
         ask = _Request(
             method="GET",
             what=f"list {kind}",
             path=kind.path(),
-            query={"limit": str(most)},
+            query=query,
             accept=f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
         )
-        return [str(item["metadata"]["name"]) for item in (await self._read(ask)).get("items") or ()]
+        return [item["metadata"] for item in (await self._read(ask)).get("items") or ()]
 
     async def create(
         self,

@@ -29,6 +29,7 @@ _FIRST_PAUSE: Final = 0.1  # seconds, doubled with each failure in a row
 _LONGEST_PAUSE: Final = (
     30.0  # seconds: the copy of an operator that was cut off is at most this much older than it need be
 )
+_FEW: Final = 20  # objects that are asked for one by one: for more a list is cheaper
 _LIST_AFTER: Final = 5  # failures in a row: perhaps the version we ask for never comes, as after a restore of etcd
 
 
@@ -71,6 +72,7 @@ class Reflector(Generic[T]):
         self.trouble: ApiError | None = None  # why the copy may be old; None while all is well
         self._answered = asyncio.Event()  # all was read once, or may not be read
         self.lists = 0  # complete ones
+        self.changes = 0  # how often anything in the copy has changed
         self.unreadable: dict[str, str] = {}  # objects of which nothing is kept because looking at them failed, and how
         self._client = client
         self._project = project
@@ -88,6 +90,17 @@ class Reflector(Generic[T]):
         await self._answered.wait()
         if not self.synced.is_set() and self.trouble is not None:
             raise self.trouble
+
+    async def now(self, version: Callable[[T], str], *, field_selector: str = "") -> list[T]:
+        """What there is, read after this call. Only versions are listed: what the copy has in that very version need not be sent again."""
+        listed = await self._client.versions(self.kind, field_selector=field_selector)
+        copies = {name: self._cache[name] for name in listed if name in self._cache}
+        same = {name: copy for name, copy in copies.items() if version(copy) == listed[name]}
+        others = [f"metadata.name={name}" for name in listed if name not in same]
+        selectors = others if len(others) <= _FEW else [field_selector]
+        answers = await asyncio.gather(*(self._client.list(self.kind, field_selector=each) for each in selectors))
+        read = [self._project(body) for answer in answers for body in answer.items]
+        return [*(same.values() if selectors is others else ()), *(each for each in read if each is not None)]
 
     def get(self, key: str) -> T | None:
         """Look up one object by ``name`` or ``namespace/name``."""
@@ -208,6 +221,7 @@ class Reflector(Generic[T]):
 
     def _set(self, key: str, new: T | None, values: Mapping[str, Collection[str]]) -> None:
         old = self._cache.get(key)
+        self.changes += 1
         if new is None:
             del self._cache[key]
         else:
