@@ -125,6 +125,8 @@ async def test_of_eight_nodes_a_job_over_all_and_all_smaller_ones_exclude_one_an
         assert await users.device(runs) == names[18]
         await users.waits("all-again")
     assert nothing_is_ever_sold_twice(history, rack) == 3
+    tokens = {each.body["status"].get("token") for each in history.changes(NODE_STATES) if each.name != own.nodes[0]}
+    assert tokens <= {None, ""}, "a node that only follows was admitted"
 
 
 async def some_that_run(own: Racks, *pods: str, count: int) -> list[str]:

@@ -180,6 +180,7 @@ def standing(scope: Scope, name: str, record: Record | None, node: Object | None
     told = record is None or not record.unreadable
     group = scope.groups.get(name)
     shares = group is not None  # no kubelet wipes such a pool, and the other nodes go on
+    follows = group is not None and group.leader != name  # it has what is wanted as soon as its group has
     apart = (
         group is not None and group.leader == name and name not in group.names
     )  # what it leads has nothing of its own
@@ -196,7 +197,8 @@ def standing(scope: Scope, name: str, record: Record | None, node: Object | None
         startable=alive
         and not skip
         and (reverts or (bool(wanted) and on_target and state.phase is not Phase.SKIPPED))
-        and not (apart and state.phase is Phase.UP_TO_DATE),
+        and not (apart and state.phase is Phase.UP_TO_DATE)
+        and not follows,
         halted=state.phase in FAILURES and (on_target or stranded) and not asked_again,
         blocked=bool(state.blockers) and state.phase is Phase.PENDING and when_idle,
         leaving=scope.gives_up(name),
