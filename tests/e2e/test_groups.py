@@ -186,6 +186,8 @@ async def test_a_rack_changes_under_its_users_and_the_operator_may_die_meanwhile
         await own.program.kill()
         await operator(cluster)
         await ready(cluster, POLICY)
+        await history.caught_up()
+        before = len(history.changes(NODE_STATES, own.nodes[1]))
         assert await users.device("half") == had
         await eventually(partial(are_retired, rack, had))
         await own.users(own.nodes[1]).ask("quarter", "mine.profile == '1of4'")
@@ -194,6 +196,8 @@ async def test_a_rack_changes_under_its_users_and_the_operator_may_die_meanwhile
         await eventually(partial(are_retired, rack))
         assert all("of2" not in name for name in await rack.offers())
     assert nothing_is_ever_sold_twice(history, rack) == 2
+    after = history.changes(NODE_STATES, own.nodes[1])[before:]
+    assert {each.body["status"]["phase"] for each in after} <= {"UpToDate"}, "it has what is wanted, whoever has gone"
 
 
 async def begun(rack: Site) -> bool:

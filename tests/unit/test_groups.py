@@ -14,7 +14,7 @@ from gpupartition.api.v1alpha1 import DriverSpec, NodeStateStatus, Phase
 from gpupartition.backends.slices import Target
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Problem, Refused
 from gpupartition.domain.groups import HOSTNAME, PLACES, Group, joined, key_of, of_node, on_nodes
-from gpupartition.domain.leading import former, leader, led, nodes_led
+from gpupartition.domain.leading import former, leader, led, nodes_led, settled
 from gpupartition.domain.pool import NODES, Pool
 from gpupartition.domain.rest import rest
 from gpupartition.domain.world import AT_REST
@@ -196,6 +196,29 @@ def test_whoever_begins_to_lead_does_not_delete_what_it_had_not_before() -> None
     followed = compiled(facts("n2", "n1", "n2", slices=slices)).assigned()
     leads = facts("n2", "n1", "n2", leader="n2", slices=slices)
     assert BACKEND.repair(racks(), leads, followed, 9) is None
+
+
+def test_one_that_was_verified_has_what_is_wanted_while_the_leader_restores_it() -> None:
+    wanted = compiled(facts("n1", "n1", "n2"))
+    torn = published(wanted.pool, "n1", "n2")[:1]
+    with pytest.raises(Refused, match="follows node n1"):
+        compiled(facts("n2", "n1", "n2", slices=torn))
+    assert compiled(facts("n2", "n1", "n2", slices=torn, settled=wanted.fingerprint)).pool == Pool()
+
+
+@pytest.mark.parametrize(
+    ("follows", "leads", "both"),
+    [
+        (Phase.UP_TO_DATE, Phase.UP_TO_DATE, True),
+        (Phase.PENDING, Phase.UP_TO_DATE, False),
+        (Phase.UP_TO_DATE, Phase.APPLYING, False),
+    ],
+)
+def test_both_have_to_be_verified_for_that(follows: Phase, leads: Phase, both: bool) -> None:
+    fingerprint = compiled(facts("n1", "n1", "n2")).fingerprint
+    of_leader = leading(7, leads)
+    assert settled(leading(1, follows), of_leader) == (fingerprint if both else "")
+    assert settled(leading(1, follows), None) == ""
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ class Publish:
         config = self._of_all(driver, policy, group)
         if group.leader == facts.name:
             return config
-        if self._runs(driver, facts) != config.fingerprint:
+        if config.fingerprint not in {group.settled, self._runs(driver, facts)}:
             raise Refused(follows(facts.name, group))
         return replace(config, assignment=None, pool=Pool())
 

@@ -14,7 +14,7 @@ from gpupartition.controller.caches import Caches
 from gpupartition.controller.packed import PackedSlice
 from gpupartition.controller.records import Record
 from gpupartition.domain.groups import Group, key_of
-from gpupartition.domain.leading import former, leader, led, nodes_led
+from gpupartition.domain.leading import former, leader, led, nodes_led, settled
 from gpupartition.domain.others import skips
 from gpupartition.kube import Object
 
@@ -58,7 +58,14 @@ class Groups:
         having = self._having(driver, group) | ({me: state} if led(state) else {})
         leads = leader(having, named) or (me if self._left(driver, me) == group else "")
         skipped = next((str(n["metadata"]["name"]) for n in members if skips(n)), "")
-        found = Group(name=group, leader=leads, former=former(having, leads), members=members, skipped=skipped)
+        found = Group(
+            name=group,
+            leader=leads,
+            former=former(having, leads),
+            settled=settled(state, having.get(leads)),
+            members=members,
+            skipped=skipped,
+        )
         return replace(found, kept_out=self._kept_out(driver, policy, me, found, state))
 
     def _kept_out(self, driver: Driver, policy: Policy | None, me: str, group: Group, state: NodeStateStatus) -> str:

@@ -29,12 +29,14 @@ class Group:
 
     `leader` has the pool in its record; `former` is whose record has it where the leader's has not, or not yet what became of it (leading.py).
     `members` are the Nodes in the pool, by name. `kept_out`: why the node that was asked about is neither. `skipped`: a member that somebody
-    asked to leave alone.
+    asked to leave alone. `settled`: the fingerprint that both the leader and the node that was asked about were verified with:
+    while slices are restored, or retired devices taken away, they have it still.
     """
 
     name: str
     leader: str
     former: str = ""
+    settled: str = ""
     members: Sequence[Object] = ()
     kept_out: str = ""
     skipped: str = ""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpupartition.api.v1alpha1 import Assigned, NodeStateStatus
+from gpupartition.api.v1alpha1 import Assigned, NodeStateStatus, Phase
 from gpupartition.domain.fingerprint import of_pool, short
 from gpupartition.domain.groups import on_nodes
 from gpupartition.domain.pool import NODES, Pool
@@ -46,11 +46,18 @@ def leader(having: Mapping[str, NodeStateStatus], members: Sequence[str]) -> str
     return next((min(some) for some in (own, moving, members, having) if some), "")
 
 
-def former(having: Mapping[str, NodeStateStatus], leader: str) -> str:
-    """From whose record the leader has still to take the pool; "" where its own says what became of it, or is about to."""
-    others = [name for name, state in having.items() if name != leader and state.phase in AT_REST]
-    left, own = max(others, key=lambda name: (having[name].generation, name), default=""), having.get(leader)
+def former(having: Mapping[str, NodeStateStatus], leads: str) -> str:
+    """From whose record the leader has still to take the pool; "" where its own says what became of it."""
+    others = [name for name, state in having.items() if name != leads and state.phase in AT_REST]
+    left, own = max(others, key=lambda name: (having[name].generation, name), default=""), having.get(leads)
     return left if not left or own is None or own.generation <= having[left].generation else ""
+
+
+def settled(state: NodeStateStatus, of_leader: NodeStateStatus | None) -> str:
+    """The fingerprint that a node was verified with, together with the one that leads; "" while not both are."""
+    both = [each.current for each in (state, of_leader) if each is not None and each.phase is Phase.UP_TO_DATE]
+    found = {each.fingerprint for each in both if each is not None}
+    return found.pop() if len(both) == 2 and len(found) == 1 else ""
 
 
 def taken_over(state: NodeStateStatus, left: NodeStateStatus) -> NodeStateStatus:
