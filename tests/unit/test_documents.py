@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections.abc import Iterator
 from operator import itemgetter
@@ -241,6 +242,17 @@ def test_what_others_wrote_moves_no_cursor(tmp_path: Path, capsys: pytest.Captur
         read([str(tmp_path / "policy.yaml")])
     assert complain(*unusable.value.lines) == ERROR
     assert r"kind \x1b[2J\x9b\x07 is none of" in capsys.readouterr().err
+
+
+def test_of_a_folder_those_files_are_read_that_kubectl_apply_takes(tmp_path: Path) -> None:
+    (tmp_path / "deeper").mkdir()
+    for place in ("b.yaml", "a.yml", "c.json", "notes.md", "deeper/d.yaml"):
+        body = policy(place.replace("/", "-").replace(".", "-"))
+        (tmp_path / place).write_text(json.dumps(body))
+    assert [each.name for each in read([str(tmp_path)])] == ["a-yml", "b-yaml", "c-json"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(Unusable, match="empty: no GpuPartitionPolicy and no GpuPartitionDriver in there"):
+        read([str(tmp_path / "empty")])
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -57,7 +57,12 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     describe(parser, ABOUT, EXAMPLES)
     parser.add_argument("name", nargs="*", metavar="POLICY", help="a policy in the cluster, against its nodes")
     parser.add_argument(
-        "-f", "--filename", action="append", default=[], metavar="FILE", help="YAML with policies; - is stdin"
+        "-f",
+        "--filename",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="YAML with policies, or a folder of such files; - is stdin",
     )
     add_output(parser, NAMES)
     add_cluster(parser)

@@ -18,6 +18,7 @@ from gpupartition.names import API_VERSION, GROUP
 Object = dict[str, Any]
 
 STDIN: Final = "-"
+SUFFIXES: Final = frozenset({".json", ".yaml", ".yml"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +66,14 @@ OURS: Final = Kinds(
 
 
 def read(paths: Sequence[str], stdin: BinaryIO | None = None, *, kinds: Kinds = OURS) -> list[Document]:
-    """All objects of these kinds in these files (`-`: stdin). Raises Unusable with the mistakes in them; other kinds are counted on stderr."""
+    """All objects of these kinds in these files and folders (`-`: stdin).
+
+    Raises Unusable with the mistakes in them; other kinds are counted on stderr.
+    """
     mistakes: list[str] = []
     found: list[Document] = []
     others: Counter[str] = Counter()
-    for path in paths:
+    for path in (file for given in paths for file in _files(given)):
         named = "stdin" if path == STDIN else path
         try:
             text = _text(path, stdin)
@@ -104,6 +108,16 @@ def read(paths: Sequence[str], stdin: BinaryIO | None = None, *, kinds: Kinds = 
     if passed_over:
         print(on_one_line(f"passed over, as nothing is {kinds.done} for it: {passed_over}"), file=sys.stderr)  # noqa: T201
     return found
+
+
+def _files(path: str) -> list[str]:
+    """The files that are meant: of a folder those that `kubectl apply -f` takes of it, which are none in folders of its own."""
+    if path in {"", STDIN}:
+        return [path]
+    try:
+        return sorted(str(each) for each in Path(path).iterdir() if each.suffix in SUFFIXES)
+    except (OSError, ValueError):  # it is no folder; what it is instead is seen when it is read
+        return [path]
 
 
 def _text(path: str, stdin: BinaryIO | None) -> str:

@@ -44,7 +44,7 @@ def add_policies(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="YAML with drivers and policies; - is stdin",
+        help="YAML with drivers and policies, or a folder of such files; - is stdin",
     )
 
 
