@@ -132,6 +132,19 @@ async def test_an_object_is_where_it_says_or_else_where_the_command_says() -> No
     assert [str(row.ask) for row in found] == ["team/a", "elsewhere/b"]
 
 
+async def test_a_class_that_the_cluster_has_not_yet_is_that_of_the_file() -> None:
+    small = {"selectors": [{"cel": {"expression": SMALL}}], "extendedResourceName": "example.com/small"}
+    kinds = [object_("DeviceClass", name, small) for name in ("small", DRIVER)]
+    asks = claim("one"), object_("ResourceClaim", "two", asking(device_class="small"))
+    limits = {"resources": {"limits": {"example.com/small": 1}}}
+    pod = object_("Pod", "three", {"containers": [{"name": "main", "image": "busybox", **limits}]})
+    assert fits(await simulated(Fleet(1), *asks))["one"][0] is Fits.YES
+    for parts, fit in (0, Fits.NO), (2, Fits.YES):
+        fleet = Fleet(1)
+        fleet.publish("node-1", parts=parts)
+        assert fits(await simulated(fleet, *kinds, *asks, pod)) == dict.fromkeys(("one", "two", "three"), (fit, None))
+
+
 async def test_nothing_that_asks_is_an_error() -> None:
     with pytest.raises(Unusable, match="nothing in the files asks for devices"):
         await simulated(Fleet(1), template("t"))

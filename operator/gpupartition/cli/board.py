@@ -41,6 +41,11 @@ class Sight:
         """As if these claims were not there."""
         return replace(self, claims=[claim for claim in self.claims if key_of(claim) not in claims])
 
+    def with_classes(self, classes: Sequence[Object]) -> Sight:
+        """With these DeviceClasses, in the place of those of the same names."""
+        names = {each["metadata"]["name"] for each in classes}
+        return replace(self, classes=[*(c for c in self.classes if c["metadata"]["name"] not in names), *classes])
+
 
 class _Changing:
     """A node's pool that a plan changes: what comes of it with a layout, found out once."""

@@ -114,7 +114,8 @@ async def simulate(
     claims, templates = (_of(bodies, kind) for kind in ("ResourceClaim", "ResourceClaimTemplate"))
     with unhurried():
         seen = await look_ahead(client, settings, policies, ()) if policies else None
-        sight = (await look(client, seen)).without({key_of(claim) for claim in claims})
+        sight = await look(client, seen)
+        sight = sight.without({key_of(claim) for claim in claims}).with_classes(_of(bodies, "DeviceClass"))
         desk = Desk([*sight.claims, *claims], [*sight.templates, *templates], sight.classes)
         asks = asks_of(bodies, desk)
         if not asks:

@@ -39,9 +39,10 @@ _EXPRESSION: Final = {"type": "string", "maxLength": 10_240}
 _AMOUNTS: Final = {"type": "object", "additionalProperties": {}}  # numbers, or texts
 _TOLERATIONS: Final = _list(_open(key=_TEXT, operator=_TEXT, value=_TEXT, effect=_TEXT))
 
+_SELECTORS: Final = _list(_map("cel", cel=_map("expression", expression=_EXPRESSION)), maxItems=32)
 _ASKED: Final = {
     "deviceClassName": _NAME,
-    "selectors": _list(_map("cel", cel=_map("expression", expression=_EXPRESSION)), maxItems=32),
+    "selectors": _SELECTORS,
     "allocationMode": {"type": "string", "enum": ["ExactCount", "All"]},
     "count": {"type": "integer", "minimum": 1},
     "tolerations": _TOLERATIONS,
@@ -92,6 +93,7 @@ SPECS: Final[Mapping[str, tuple[str, Schema]]] = {
     "StatefulSet": _REPLICAS,
     "ReplicaSet": _REPLICAS,
     "Job": ("batch/v1", _open("template", template=_TEMPLATE, parallelism=_NUMBER)),
+    "DeviceClass": ("resource.k8s.io/v1", _open(selectors=_SELECTORS, extendedResourceName=_TEXT)),
 }
 _MANY: Final = {"Deployment": "replicas", "StatefulSet": "replicas", "ReplicaSet": "replicas", "Job": "parallelism"}
 
