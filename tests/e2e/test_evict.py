@@ -506,7 +506,7 @@ async def test_without_the_rights_nothing_is_touched_and_the_policy_says_what_is
     await operator(cluster)
     await want(cluster, where)
     body = await said(cluster, POLICY, "Accepted", "False", "EvictionForbidden")
-    message = next(c["message"] for c in body["status"]["conditions"] if c["type"] == "Stalled")
+    message = next(c["message"] for c in body["status"]["conditions"] if c["type"] == "Accepted")
     assert "may not create pods/eviction or list poddisruptionbudgets" in message
     assert "add manifests/components/evict" in message
     async with granting(cluster, "evict"):
