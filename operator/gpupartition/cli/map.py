@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ABOUT: Final = """
 Draws each GPU as a bar, and each partition as a part of it, to scale: free, used, shared by several claims, or tainted. MIG partitions are
-drawn in the memory slices where they lie. With the name of a node, each device is listed too, with who has it. It only reads.
+drawn in the memory slices where they lie. With the name of a node, each part is listed too, with who has it. It only reads.
 """
 EXAMPLES: Final = """
 examples:
