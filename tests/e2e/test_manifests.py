@@ -322,6 +322,17 @@ async def test_an_example_is_taken_by_the_api_server_and_understood_by_the_opera
                 model.model_validate(each["spec"])
 
 
+def test_admission_rules_say_their_scope() -> None:
+    """Where one does not, the API server writes it, and `kubectl apply` finds the list changed whenever it is run."""
+    found = [
+        each for path in MANIFESTS.rglob("*.yaml") for each in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+    ]
+    policies = [each for each in found if each and each.get("kind") == "ValidatingAdmissionPolicy"]
+    assert policies
+    rules = [rule for each in policies for rule in each["spec"]["matchConstraints"]["resourceRules"]]
+    assert [rule for rule in rules if "scope" not in rule] == []
+
+
 def test_all_examples_can_be_applied_together() -> None:
     objects = [each for path in EXAMPLES for each in documents(path.read_text())]
     drivers = {each["metadata"]["name"] for each in objects if each["kind"] == "GpuPartitionDriver"}
