@@ -250,6 +250,22 @@ async def test_a_node_stands_still_as_long_as_its_policy_says(cluster: Cluster) 
     assert since["Releasing"] - since["Verifying"] >= timedelta(seconds=3)
 
 
+async def test_a_driver_that_takes_its_time_is_said_to_and_what_is_waited_for(cluster: Cluster) -> None:
+    scene = await stage(cluster, 1)
+    (node,) = scene.nodes
+    await rollout.operator(cluster, telling=1)
+    await rollout.fault(cluster, node, "never-ready@partitions=2")
+    name = await scene.want_halves(rollout={"progressDeadlineSeconds": 2})
+
+    async def names_it() -> bool:
+        stalled = condition(await cluster.client.get(POLICIES, name), "Stalled")
+        return f"node {node} is Applying: its driver pod is not ready" in stalled.get("message", "")
+
+    await eventually(names_it)
+    await rollout.fault(cluster, node, None)
+    await rollout.ready(cluster, name)
+
+
 async def test_after_the_progress_deadline_it_says_who_is_waited_for_and_goes_on_trying(cluster: Cluster) -> None:
     scene = await stage(cluster, 2)
     held, _ = sorted(scene.nodes)

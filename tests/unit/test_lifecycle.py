@@ -34,7 +34,7 @@ from tests.unit.worlds import (
 
 from gpupartition.api.v1alpha1 import Drain, DrainMode, NodeStateStatus, OnFailure, OnTimeout, Phase, Restart
 from gpupartition.domain.backend import Config, Observation
-from gpupartition.domain.changes import UNANSWERED, USUALLY
+from gpupartition.domain.changes import UNANSWERED
 from gpupartition.domain.guards import IN_VAIN, STRANDED
 from gpupartition.domain.lifecycle import PHASES, advance, way_out
 from gpupartition.domain.pool import Pool
@@ -942,13 +942,38 @@ def test_a_failure_names_what_is_missing() -> None:
     )
 
 
-def test_a_driver_that_takes_longer_than_usual_is_said_to_and_why_once() -> None:
-    not_up = seen(HALVES, step=STEP, ready=False)
-    assert advance(record(Phase.APPLYING), world(observed=not_up)) is None
-    late = world(after=USUALLY, observed=not_up)
-    after = must(record(Phase.APPLYING), late)
-    assert (after.phase, after.message) == (Phase.APPLYING, "its driver pod is not ready")
-    assert advance(after, late) is None
+@pytest.mark.parametrize(
+    ("state", "layout", "told"),
+    [
+        (record(Phase.APPLYING, message="no holder is left"), HALVES, "{}"),
+        (record(Phase.VERIFYING, message="the driver runs with the new config"), HALVES, "{}"),
+        (record(Phase.ROLLING_BACK, reason="ApplyingFailed", message="why"), WHOLE, "why; by now {}"),
+        (lost(Phase.VERIFYING).model_copy(update={"message": "was restarted"}), HALVES, "was restarted; by now {}"),
+    ],
+    ids=lambda each: each.phase if isinstance(each, NodeStateStatus) else "",
+)
+def test_what_takes_longer_than_usual_says_what_it_waits_for_and_seldom(
+    state: NodeStateStatus, layout: Config, told: str
+) -> None:
+    not_up = world(observed=seen(layout, step=state.step, ready=False))
+    assert advance(state, replace(not_up, told=LIMITS.telling - SECOND)) is None
+    after = must(state, replace(not_up, told=LIMITS.telling))
+    assert after == state.model_copy(update={"message": told.format("its driver pod is not ready")})
+    assert advance(after, replace(not_up, told=LONG)) is None, "it is said once"
+    half_up = world(observed=seen(layout, step=state.step, ready=False, pool=Pool()))
+    assert advance(after, half_up) is None, "not so soon after it has said something else"
+    assert "devices are missing" in must(after, replace(half_up, told=LIMITS.telling)).message
+
+
+def test_what_is_back_says_why_it_had_to_go_back_and_no_longer_what_it_waited_for() -> None:
+    state, turn = CASES[Phase.ROLLING_BACK, "the node publishes its former layout again"]
+    waiting = state.model_copy(update={"reason": "ApplyingFailed", "message": "why; by now nothing is there"})
+    assert must(waiting, turn).message == "why"
+
+
+def test_a_node_whose_step_is_not_written_yet_waits_for_nothing_of_its_driver() -> None:
+    turn = world(observed=seen(WHOLE, step=FORMER_STEP, ready=False))
+    assert advance(record(Phase.APPLYING), replace(turn, told=LONG)) is None
 
 
 def test_success_has_a_message_and_no_reason() -> None:

@@ -45,6 +45,10 @@ class Durations:
         )
         return self._watches.read((record.name, "matched"), record.state.since if waits else None)
 
+    def told(self, record: Record) -> timedelta:
+        """Since when the record says what it says."""
+        return self._watches.read((record.name, "told"), (record.state.phase, record.state.message))
+
     def retired(self, record: Record, observed: Observation) -> timedelta:
         """Since when nobody is given the retired devices any more: as long as the copies have shown them, the server has."""
         state = record.state

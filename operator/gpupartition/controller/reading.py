@@ -161,6 +161,7 @@ class Assembly:
             idle=self._durations.idle(record, seen.holders, live=live),
             matched=self._durations.matched(record, observed, live=live),
             differs=self._durations.differs(record, observed, node),
+            told=self._durations.told(record),
             plugin_seen=self._durations.plugin(record, observed),
             retry=policy.retry_of(name) if policy else "",
             drain=rollout.drain,

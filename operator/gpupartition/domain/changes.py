@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import Any, Final
 
 from gpupartition.api.v1alpha1 import Assigned, Blocker, Phase, Restart
 from gpupartition.domain.backend import Config, Observation
 from gpupartition.domain.eviction import standing_of
-from gpupartition.domain.guards import depth, expected_pool, unanswered
+from gpupartition.domain.guards import depth, expected_pool, lacking, step_used, unanswered
 from gpupartition.domain.quiesce import CORDONS
 from gpupartition.domain.retiring import possible, retire
 from gpupartition.domain.world import State, World
 
 Change = Callable[[State, World], State]
 
-USUALLY: Final = timedelta(seconds=15)  # a driver's pod is up again in a few seconds
+MEANWHILE: Final = "; by now "
 
 UNANSWERED: Final = (
     "no controller answers its DeviceTaintRule "
@@ -150,13 +149,20 @@ def with_doubt(state: State, world: World) -> State:
     return state.model_copy(update={"reason": "QuiesceUnconfirmed", "message": UNANSWERED})
 
 
-def with_complaint(state: State, world: World) -> State:
-    """The same state, saying why the driver does not take its config, once that has taken longer than it usually does."""
-    why = world.observed.complaint
-    slow = state.since is not None and world.now - state.since >= USUALLY
-    if not why or not slow or state.message == why:
+def with_what_lacks(state: State, world: World) -> State:
+    """The same state, saying what it waits for, once that takes longer than it usually does. What has failed before stands first."""
+    due = world.told >= world.limits.telling and (step_used(state, world) or state.recovering)
+    why = lacking(world.observed, expected_pool(state)) if due else ""
+    if not why:
         return state
-    return state.model_copy(update={"message": why})
+    before = state.phase is Phase.ROLLING_BACK or state.recovering
+    message = f"{cause(state)}{MEANWHILE}{why}" if before else why
+    return state if message == state.message else state.model_copy(update={"message": message})
+
+
+def cause(state: State) -> str:
+    """Why it is where it is, without what it has waited for meanwhile."""
+    return state.message.partition(MEANWHILE)[0]
 
 
 def stop_undrained(state: State, world: World) -> State:

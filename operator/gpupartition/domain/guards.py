@@ -393,6 +393,12 @@ def missing_gpus(seen: Pool, wanted: Pool) -> str:
     return f"{len(missing)} of {len(wanted.gpus)} GPUs are missing, such as {missing[0] if missing else '?'}; the others publish what is wanted"
 
 
+def lacking(seen: Observation, wanted: Pool) -> str:
+    """What a person would say keeps a node from being what it is to be; "" when nothing is known to."""
+    facts = (seen.failed or seen.complaint, seen.pool.problem, difference(seen.pool, wanted))
+    return "; ".join(filter(None, facts))
+
+
 def difference(seen: Pool, wanted: Pool) -> str:
     """What a person would say is wrong with the published devices; "" when the names are right."""
     missing, gone = wanted.vanishing_names(seen), seen.vanishing_names(wanted)

@@ -25,6 +25,7 @@ from gpupartition.domain.changes import (
     begin_step,
     begin_step_back,
     begin_undoing,
+    cause,
     close_first,
     failed,
     give_up,
@@ -40,8 +41,8 @@ from gpupartition.domain.changes import (
     stop_undrained,
     wait_again,
     with_blockers,
-    with_complaint,
     with_doubt,
+    with_what_lacks,
 )
 from gpupartition.domain.guards import (
     STRANDED,
@@ -51,7 +52,6 @@ from gpupartition.domain.guards import (
     assigned_under_a_holder,
     cancelled,
     config_there,
-    difference,
     drain_time,
     drained,
     expected_pool,
@@ -66,6 +66,7 @@ from gpupartition.domain.guards import (
     in_vain,
     knew_too_little,
     knows_now,
+    lacking,
     lacks_only_gpus,
     let_go,
     looked_again,
@@ -429,7 +430,9 @@ PHASES: Final[dict[Phase, Row]] = {
 WAITING: Final[dict[Phase, tuple[Change, str]]] = {
     Phase.QUIESCING: (with_doubt, UNANSWERED),
     Phase.DRAINING: (with_blockers, "waits for other holders than before"),
-    Phase.APPLYING: (with_complaint, "the driver takes its time"),
+    Phase.APPLYING: (with_what_lacks, "the driver takes its time"),
+    Phase.VERIFYING: (with_what_lacks, "the driver takes its time"),
+    Phase.ROLLING_BACK: (with_what_lacks, "the driver takes its time"),
 }
 
 
@@ -487,17 +490,11 @@ def _why(way: Exit, state: State, changed: State, world: World) -> tuple[str, st
     if state.phase is Phase.FAILED and way.to is Phase.RELEASING:
         return (state.reason, f"{way.note}; before, {state.message}") if in_vain(state) else ("", way.note)
     if undoing and way.to in undone:
-        return state.reason, state.message
+        return state.reason, cause(state)
     if way.to is Phase.ABORTING and changed.outcome is Phase.ROLLED_BACK:
         return f"{state.phase}Failed", f"{way.note}: {in_the_way(changed.blockers)}"
     if way.to not in {Phase.ROLLING_BACK, Phase.FAILED}:
         return "", way.note
-    seen = world.observed
-    facts = [
-        seen.failed or seen.complaint,
-        seen.pool.problem,
-        difference(seen.pool, expected_pool(state)),
-    ]
-    found = "; ".join(fact for fact in facts if fact)
+    found = lacking(world.observed, expected_pool(state))
     stranded = state.phase is Phase.ROLLING_BACK and wanted_back(state, world)
     return STRANDED if stranded else f"{state.phase}Failed", f"{way.note}: {found}" if found else way.note

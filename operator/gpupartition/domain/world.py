@@ -60,6 +60,9 @@ class Limits:
     arriving: timedelta = timedelta(
         seconds=30
     )  # what a policy needs of the cluster may be created by the same hand, a moment after it
+    telling: timedelta = timedelta(
+        seconds=30
+    )  # a driver's pod is up within seconds; of one that is not, a record says something else as seldom
     drift: timedelta = timedelta(seconds=180)  # a kubelet start wipes the slices for up to 42 s
     not_ready: timedelta = timedelta(seconds=30)  # a node that flaps must not be closed and opened each time
 
@@ -119,6 +122,7 @@ class World:
     differs: timedelta  # for how long a ready node at rest has published something else
     retry: str
     drain: Drain
+    told: timedelta = timedelta(0)  # for how long this very operator has seen the record say what it says
     plugin_seen: timedelta = timedelta(0)  # for how long this very operator has seen the plugin's pod
     limits: Limits = field(default_factory=Limits)
     on_failure: OnFailure = OnFailure.ROLL_BACK
