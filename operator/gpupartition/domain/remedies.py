@@ -36,6 +36,7 @@ HOLDERS: Final[Mapping[str, str]] = {
 }
 
 _RETRY: Final = "kubectl gpp retry {node}"
+_MENDED: Final = f"mend what the message names: it opens when its former layout is back, or ask to try again: {_RETRY}"
 
 REASONS: Final[Mapping[str, str]] = {
     UNREADABLE: "kubectl edit gpupartitionnodestate {node}: correct what the message names",
@@ -53,8 +54,8 @@ REASONS: Final[Mapping[str, str]] = {
     "QuiesceUnconfirmed": "switch on the feature gate DRADeviceTaintRules, or write quiesce: Cordon in the driver {driver}",
     "ApplyingFailed": f"mend what the message names, then ask to try again: {_RETRY}",
     "VerifyingFailed": f"mend what the message names, then ask to try again: {_RETRY}",
-    "RollingBackFailed": f"mend what the message names: it opens when its former layout is back, or ask to try again: {_RETRY}",
-    "Stranded": "mend what the message names: it opens when its former layout is back; or, once no policy wants it, let go of it as it is: "
+    "RollingBackFailed": _MENDED,
+    "Stranded": f"{_MENDED}; where no policy wants it any more, let go of it as it is: "
     "kubectl annotate node {node} gpupartition.dev/abandon=true",
     "DrainingFailed": f"have its holders end, then ask to try again: {_RETRY}",
 }
