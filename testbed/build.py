@@ -44,25 +44,45 @@ class Tool:
     ask: tuple[str, ...] = ("--version",)
 
 
-def _kubernetes(name: str, *, ask: tuple[str, ...] = ("--version",)) -> Tool:
+RELEASES: Final[Mapping[str, tuple[str, str]]] = {
+    "1.37": ("1.37.2", "kubernetes"),
+    "1.36": ("1.36.3", "kubernetes-1.36"),
+}
+"""The Kubernetes releases that a control plane can be of, the newest first: exact version, and folder in `testbed/go/`."""
+
+
+def release(env: Mapping[str, str] = os.environ) -> str:
+    """The one that is asked for by GPUPARTITION_KUBERNETES. Raises TestbedError for one that is not there."""
+    asked = env.get("GPUPARTITION_KUBERNETES") or next(iter(RELEASES))
+    if asked not in RELEASES:
+        raise TestbedError(f"GPUPARTITION_KUBERNETES={asked}: there are {', '.join(RELEASES)}")
+    return asked
+
+
+def _kubernetes(name: str, of: str, *, ask: tuple[str, ...] = ("--version",)) -> Tool:
+    version, module = RELEASES[of]
+    major, minor, _ = version.split(".")
     # Without the stamp the server says v0.0.0, and clients that compare versions refuse to work.
-    stamp = {"gitVersion": "v1.37.2", "gitMajor": "1", "gitMinor": "37"}
+    stamp = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor}
     ldflags = " ".join(["-s -w", *(f"-X {VERSION_STAMP}.{key}={value}" for key, value in stamp.items())])
     package = f"k8s.io/kubernetes/cmd/{name}"
-    return Tool(name=name, module="kubernetes", package=package, version="1.37.2", ldflags=ldflags, ask=ask)
+    return Tool(name=name, module=module, package=package, version=version, ldflags=ldflags, ask=ask)
 
 
-TOOLS: Final[Mapping[str, Tool]] = {
-    tool.name: tool
-    for tool in (
+def control_plane(of: str) -> Mapping[str, Tool]:
+    """The programs of a testbed of a release, by name."""
+    programs = (
         Tool(name="etcd", module="etcd", package="go.etcd.io/etcd/server/v3", version="3.7.3"),
-        _kubernetes("kube-apiserver"),
-        _kubernetes("kube-controller-manager"),
-        _kubernetes("kube-scheduler"),
-        _kubernetes("kubectl", ask=("version", "--client")),
+        _kubernetes("kube-apiserver", of),
+        _kubernetes("kube-controller-manager", of),
+        _kubernetes("kube-scheduler", of),
+        _kubernetes("kubectl", next(iter(RELEASES)), ask=("version", "--client")),
         Tool(name="kwok", module="kwok", package="sigs.k8s.io/kwok/cmd/kwok", version="0.8.0"),
     )
-}
+    return {tool.name: tool for tool in programs}
+
+
+TOOLS: Final = control_plane(release())
 
 ORACLE: Final = Tool(name="oracle", module="oracle", package=".", version="0.37.2")
 """Kubernetes' own allocator of devices, for comparing ours with it: no part of a testbed, and built only where it is asked."""

@@ -99,4 +99,4 @@ _READERS: Final[Mapping[str, Callable[[str], object]]] = {
     "WORKERS": _whole(1, 256),
     **{f"{name.upper()}_SECONDS": _seconds for name in (*_LIMITS, "resync", "summary", "ignore_not_ready")},
 }
-_OF_THE_TESTBED: Final = frozenset({"CACHE", "KUBECONFIG"})
+_OF_THE_TESTBED: Final = frozenset({"CACHE", "KUBECONFIG", "KUBERNETES"})
