@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 
 import pytest
+from testbed.build import RELEASES, release
 from testbed.controlplane import ControlPlane, Shape
 from testbed.programs import tail
 from testbed.progress import Progress
@@ -16,10 +17,15 @@ NUMBERS = itertools.count(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark everything in this folder, so that `-m 'not e2e'` is the quick half of the tests."""
+    """Mark everything in this folder, so that `-m 'not e2e'` is the quick half of the tests; skip what only the newest release can show."""
+    newest = next(iter(RELEASES))
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.e2e)
+            if release() != newest and item.get_closest_marker("newest"):
+                item.add_marker(
+                    pytest.mark.skip(reason=f"is about what Kubernetes {release()} has not, and {newest} has")
+                )
 
 
 @pytest.fixture(scope="session")

@@ -50,6 +50,13 @@ POLICIES: Final = Kind(API_VERSION, "gpupartitionpolicies", namespaced=False)
 NODE_STATES: Final = Kind(API_VERSION, "gpupartitionnodestates", namespaced=False)
 
 
+async def taint_rules(client: Client) -> list[Object]:
+    """All DeviceTaintRules; none where the API server does not serve them, as by default on Kubernetes 1.36."""
+    with contextlib.suppress(NotFound):
+        return (await client.list(DEVICE_TAINT_RULES)).items
+    return []
+
+
 @overload
 async def eventually(condition: Callable[[], Coroutine[Any, Any, T]], *, within: float = 30) -> T: ...
 @overload
@@ -316,7 +323,7 @@ class Cluster:
             for each in (await self.client.list(kind, namespace=nodes.DRIVER_NAMESPACE)).items:
                 if any(key.startswith(label) for key in each["metadata"].get("labels") or {}):
                     await self._remove(kind, each["metadata"]["name"], nodes.DRIVER_NAMESPACE)
-        for each in (await self.client.list(DEVICE_TAINT_RULES)).items:
+        for each in await taint_rules(self.client):
             await self._remove(DEVICE_TAINT_RULES, each["metadata"]["name"])
         await self._remove(CONFIG_MAPS, FREEZE_CONFIG_MAP, OPERATOR_NAMESPACE)
         for each in (await self.client.list(LEASES, namespace=OPERATOR_NAMESPACE)).items:

@@ -16,7 +16,7 @@ import aiohttp
 import yaml
 from testbed.controlplane import ROOT
 from testbed.nodes import DRIVER_NAMESPACE
-from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually
+from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually, taint_rules
 
 from gpupartition.api.v1alpha1 import Phase
 from gpupartition.kube import (
@@ -28,6 +28,7 @@ from gpupartition.kube import (
     RESOURCE_SLICES,
     ApiError,
     Kind,
+    NotFound,
 )
 from gpupartition.names import API_VERSION, CORDONED, FULL_NODE_NAME, OPERATOR_NAMESPACE
 
@@ -318,7 +319,7 @@ async def at_rest(cluster: Cluster, *, within: float = 30) -> None:
             assert not body["metadata"].get("finalizers"), body["metadata"]
         for body in (await cluster.client.list(DRIVERS)).items:
             assert not body.get("status", {}).get("inFlight"), body["status"]
-        rules = (await cluster.client.list(DEVICE_TAINT_RULES)).items
+        rules = await taint_rules(cluster.client)
         assert not rules, [rule["metadata"]["name"] for rule in rules]
         return True
 
@@ -423,7 +424,11 @@ class Watcher:
 
     async def __aenter__(self) -> Self:
         for kind in self._kinds:
-            listing = await self._client.list(kind)
+            try:
+                listing = await self._client.list(kind)
+            except NotFound:
+                self._kinds = tuple(each for each in self._kinds if each is not kind)  # not served: there are none
+                continue
             self._before += [_change(kind, "ADDED", body) for body in listing.items if self._is_mine(body)]
             self._tasks.append(asyncio.create_task(self._watch(kind, listing.resource_version)))
         return self

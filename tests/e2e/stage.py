@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.e2e import rollout
-from tests.e2e.harness import DRIVERS, eventually
+from tests.e2e.harness import DRIVERS, eventually, taint_rules
 
 from gpupartition.kube import (
-    DEVICE_TAINT_RULES,
     NAMESPACES,
     NODES,
     PODS,
@@ -58,7 +57,7 @@ class Stage:
 
     async def rule(self, node: str) -> Object | None:
         """The node's DeviceTaintRule."""
-        rules = (await self.cluster.client.list(DEVICE_TAINT_RULES)).items
+        rules = await taint_rules(self.cluster.client)
         return next((r for r in rules if r["spec"]["deviceSelector"].get("pool") == node), None)
 
     async def in_flight(self) -> list[str]:
