@@ -173,6 +173,7 @@ async def test_a_driver_name_under_which_somebody_else_publishes_is_refused(clus
     assert len(await cluster.published(8, node=node, driver=base.driver)) == len(theirs)
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize(("gates", "kept"), [("DRAOptionalNodeOperations=true", True), ("", False)])
 async def test_whoever_needs_no_node_plugin_says_so_where_the_server_keeps_it(
     tmp_path: Path, gates: str, kept: bool

@@ -171,6 +171,7 @@ async def test_a_driver_that_insists_on_the_taint_is_told_of_the_cordon(cluster:
     await rollout.ready(cluster, name)
 
 
+@pytest.mark.newest
 async def test_where_only_the_beta_of_taint_rules_is_served_it_is_used(cluster: Cluster) -> None:
     only_beta = "resource.k8s.io/v1/devicetaintrules=false,resource.k8s.io/v1beta2/devicetaintrules=true"
     scene = await stage(cluster, 1)
@@ -187,6 +188,7 @@ async def test_where_only_the_beta_of_taint_rules_is_served_it_is_used(cluster: 
     assert not any(closed for closed, _ in (cordon(c.body) for c in history.changes(NODES)))
 
 
+@pytest.mark.newest
 async def test_both_is_both(cluster: Cluster) -> None:
     scene = await stage(cluster, 1)
     (node,) = scene.nodes
@@ -204,6 +206,7 @@ async def test_both_is_both(cluster: Cluster) -> None:
     assert await node_of(scene, node) == (False, None)
 
 
+@pytest.mark.newest
 async def test_a_rule_that_no_controller_answers_is_told_of_until_one_does(cluster: Cluster) -> None:
     scene = await stage(cluster, 1)
     (node,) = scene.nodes
