@@ -21,7 +21,7 @@ from gpupartition.backends import BACKENDS
 from gpupartition.backends import plugin_template as plugin
 from gpupartition.backends.plugin_pods import running_template
 from gpupartition.cli.offline import refused
-from gpupartition.controller import caches, metrics
+from gpupartition.controller import metrics, trimmed
 from gpupartition.controller.intent import Policy, known
 from gpupartition.controller.packed import PackedSlice
 from gpupartition.controller.reading import NOBODY
@@ -111,7 +111,7 @@ def facts(draw: st.DrawFn) -> NodeFacts:
     return NodeFacts(
         node=draw(hostile.node()),
         slices=draw(hostile.some(hostile.resource_slice())),
-        pods=[caches.trim_pod(pod) for pod in draw(hostile.some(hostile.pod(NAMESPACE)))],
+        pods=[trimmed.trim_pod(pod) for pod in draw(hostile.some(hostile.pod(NAMESPACE)))],
     )
 
 
@@ -244,12 +244,12 @@ def test_a_controller_revision_of_another_shape_says_nothing_of_what_a_pod_runs(
 def test_the_operator_keeps_a_copy_of_whatever_there_is(data: st.DataObject) -> None:
     """What its caches make of an object ends the operator, should it fail."""
     for strategy, keep, *indexes in (
-        (hostile.node(), caches.trim_node, caches._node_ready),
-        (hostile.resource_slice(), caches.pack_slice, caches._slice_node, caches._slice_of_a_plugin),
-        (hostile.claim(), caches.trim_claim, caches.claim_pools),
-        (hostile.pod(), caches.trim_pod, caches._pod_node),
-        (hostile.daemon_set("base"), caches.trim_daemon_set),
-        (hostile.controller_revision(), caches.trim),
+        (hostile.node(), trimmed.trim_node, trimmed.node_ready),
+        (hostile.resource_slice(), trimmed.pack_slice, trimmed.slice_node, trimmed.slice_of_a_plugin),
+        (hostile.claim(), trimmed.trim_claim, trimmed.claim_pools),
+        (hostile.pod(), trimmed.trim_pod, trimmed.pod_node),
+        (hostile.daemon_set("base"), trimmed.trim_daemon_set),
+        (hostile.controller_revision(), trimmed.trim),
     ):
         body = data.draw(strategy)
         assert key_of(body)
@@ -268,7 +268,7 @@ def test_a_record_is_read_whatever_is_in_it_and_what_cannot_be_read_is_nodes_own
     record = Record.read(body)
     state = record.state
     assert (state.reason == UNREADABLE) >= bool(record.unreadable)
-    assert all(isinstance(value, str) for value in caches._record_policy(record))
+    assert all(isinstance(value, str) for value in trimmed.record_policy(record))
     layouts = [each for each in (state.target, state.current, state.previous, state.original) if each is not None]
     pools = [Pool.from_json(text) for text in (*(each.pool for each in layouts), state.retiring)]
     for pool in pools:

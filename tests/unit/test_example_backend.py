@@ -9,7 +9,7 @@ import pytest
 from gpupartition.api.v1alpha1 import DriverSpec, DriverType, PolicySpec
 from gpupartition.backends import BACKENDS
 from gpupartition.backends.plugin_pods import base_label
-from gpupartition.controller.caches import trim_pod
+from gpupartition.controller.trimmed import trim_pod
 from gpupartition.domain.backend import Cluster, NodeFacts, Problem, Refused
 from gpupartition.domain.effects import PatchNode
 from gpupartition.domain.pool import Pool

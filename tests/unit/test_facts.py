@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpupartition.controller.caches import since_ready
+from gpupartition.controller.trimmed import since_ready
 
 
 def node(status: str, since: str) -> dict[str, object]:

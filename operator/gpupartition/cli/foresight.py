@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from gpupartition.cli.documents import Document
 from gpupartition.cli.options import Unusable
-from gpupartition.controller.caches import Caches, trim, trim_claim
+from gpupartition.controller.caches import Caches
 from gpupartition.controller.forecast import Forecast
 from gpupartition.controller.intent import Intents, Policy
 from gpupartition.controller.ledger import Ledger
@@ -20,6 +20,7 @@ from gpupartition.controller.records import DRIVERS, POLICIES
 from gpupartition.controller.refusals import Refusals
 from gpupartition.controller.scope import Absence, Scope, Standings, read_scope
 from gpupartition.controller.stopwatch import Stopwatch
+from gpupartition.controller.trimmed import trim, trim_claim
 from gpupartition.controller.world import Reader
 from gpupartition.domain.admission import Admission
 from gpupartition.domain.backend import Problem, Refused, Turn

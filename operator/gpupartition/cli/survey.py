@@ -13,10 +13,11 @@ from gpupartition.api.v1alpha1 import PolicySpec
 from gpupartition.backends import amd_dcm, nvidia_mig
 from gpupartition.backends.adopted import layouts_of
 from gpupartition.backends.recognised import keeper, publishes_gpus, recognised
-from gpupartition.controller.caches import Caches, condition
+from gpupartition.controller.caches import Caches
 from gpupartition.controller.intent import Driver, Intents, Policy, labels
 from gpupartition.controller.probe import Probe
 from gpupartition.controller.records import DRIVERS, POLICIES
+from gpupartition.controller.trimmed import condition
 from gpupartition.domain.adoption import (
     HOSTNAME,
     LASTING,

@@ -6,17 +6,36 @@ Caches tell when to look and answer for nodes at rest. Whatever decides about a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
-from sys import intern
 from typing import Any
 
 from gpupartition import names
-from gpupartition.controller.packed import PackedSlice, packed
-from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record
+from gpupartition.controller.packed import PackedSlice
+from gpupartition.controller.records import NODE_STATES, Record
+from gpupartition.controller.trimmed import (
+    claim_pools,
+    node_ready,
+    pack_slice,
+    pod_node,
+    record_group,
+    record_on,
+    record_policy,
+    rule_node,
+    slice_group,
+    slice_node,
+    slice_of_a_plugin,
+    slice_on,
+    slice_owners,
+    trim,
+    trim_claim,
+    trim_daemon_set,
+    trim_node,
+    trim_pod,
+    trim_rule,
+)
 from gpupartition.domain.backend import Kept
 from gpupartition.domain.groups import Group
-from gpupartition.domain.leading import led, nodes_led
 from gpupartition.domain.suspension import Suspension, of_freeze
 from gpupartition.kube import (
     CONFIG_MAPS,
@@ -33,7 +52,6 @@ from gpupartition.kube import (
 )
 from gpupartition.kube.reflector import Reflector
 
-LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 OURS = f"app.kubernetes.io/managed-by={names.FIELD_MANAGER}"
 
 
@@ -68,14 +86,14 @@ class Caches:
         self._on_relabelled = on_relabelled
         self._tasks: asyncio.TaskGroup | None = None
         self._once = False
-        self.nodes = Reflector(client, NODES, trim_node, self._node_changed, page=500, indexes={"ready": _node_ready})
+        self.nodes = Reflector(client, NODES, trim_node, self._node_changed, page=500, indexes={"ready": node_ready})
         self.slices = Reflector(
             client,
             RESOURCE_SLICES,
             pack_slice,
             self._slice_changed,
             page=100,
-            indexes={"node": _slice_node, "not ours": _slice_of_a_plugin, "group": _slice_group, "on": _slice_on},
+            indexes={"node": slice_node, "not ours": slice_of_a_plugin, "group": slice_group, "on": slice_on},
         )
         self.claims = Reflector(
             client, RESOURCE_CLAIMS, claim or trim_claim, self._claim_changed, indexes={"pool": claim_pools}
@@ -85,7 +103,7 @@ class Caches:
             NODE_STATES,
             Record.read,
             self._record_changed,
-            indexes={"policy": _record_policy, "group": _record_group, "on": _record_on},
+            indexes={"policy": record_policy, "group": record_group, "on": record_on},
         )
         self.freeze = Reflector(
             client,
@@ -134,7 +152,7 @@ class Caches:
         """Keep our DeviceTaintRules too, in the version that the server has; returns when they are read completely."""
         if self._rules is None:
             self._rules = Reflector(
-                self._client, kind, trim_rule, self._rule_changed, label_selector=OURS, indexes={"node": _rule_node}
+                self._client, kind, trim_rule, self._rule_changed, label_selector=OURS, indexes={"node": rule_node}
             )
             await self._begin(self._rules)
         await self._rules.synced.wait()
@@ -160,7 +178,7 @@ class Caches:
             three = (
                 Reflector(self._client, DAEMON_SETS, trim_daemon_set, lambda *_: self._on_all(), namespace=name),
                 Reflector(self._client, CONTROLLER_REVISIONS, trim, lambda *_: self._on_all(), namespace=name),
-                Reflector(self._client, PODS, trim_pod, self._pod_changed, namespace=name, indexes={"node": _pod_node}),
+                Reflector(self._client, PODS, trim_pod, self._pod_changed, namespace=name, indexes={"node": pod_node}),
             )
             self._namespaces[name] = three
             for reflector in three:
@@ -204,14 +222,14 @@ class Caches:
         for node in {name, *(record.name for value in labels for record in self.records.by("group", value))}:
             self._on_node(node)
         record = self.records.get(name)
-        for group in _record_group(record) if record is not None else ():
+        for group in record_group(record) if record is not None else ():
             self._group_changed(group)
         if old is not None and (new is None or new["metadata"]["labels"] != old["metadata"]["labels"]):
             self._on_relabelled(old)
 
     def _record_changed(self, name: str, old: Record | None, new: Record | None) -> None:
         self._on_node(name)
-        before, after = ({*_record_group(record)} if record is not None else set() for record in (old, new))
+        before, after = ({*record_group(record)} if record is not None else set() for record in (old, new))
         body = self.nodes.get(name)
         stays = body is not None and after <= {*body["metadata"]["labels"].values()}
         for group in before ^ after if stays else before | after:
@@ -224,7 +242,7 @@ class Caches:
             self._on_node(node)
 
     def _slice_changed(self, _: str, old: PackedSlice | None, new: PackedSlice | None) -> None:
-        for node in {n for o in (old, new) if o for n in (*_slice_node(o), *_slice_owners(o))}:
+        for node in {n for o in (old, new) if o for n in (*slice_node(o), *slice_owners(o))}:
             self._on_node(node)
 
     def _claim_changed(self, _: str, old: Object | None, new: Object | None) -> None:
@@ -234,11 +252,11 @@ class Caches:
                 self._on_node(node)
 
     def _rule_changed(self, _: str, old: Object | None, new: Object | None) -> None:
-        for node in {n for o in (old, new) if o for n in _rule_node(o)}:
+        for node in {n for o in (old, new) if o for n in rule_node(o)}:
             self._on_node(node)
 
     def _pod_changed(self, _: str, old: Object | None, new: Object | None) -> None:
-        for node in {n for o in (old, new) if o for n in _pod_node(o)}:
+        for node in {n for o in (old, new) if o for n in pod_node(o)}:
             self._on_node(node)
 
 
@@ -247,159 +265,3 @@ async def _complete(reflector: Reflector[Any], namespace: str) -> None:
         await reflector.complete()
     except Forbidden as error:
         raise MayNotRead(namespace, error) from error
-
-
-def trim(body: Object, *more: str) -> Object:
-    """Without what only the server's bookkeeping needs."""
-    meta = {k: v for k, v in body["metadata"].items() if k != "managedFields"}
-    return {**{k: v for k, v in body.items() if k not in more}, "metadata": meta}
-
-
-def trim_node(body: Object) -> Object:
-    """What decisions look at; heartbeats change nothing of it."""
-    meta, status = body["metadata"], body.get("status", {})
-    annotations = {k: v for k, v in meta.get("annotations", {}).items() if k.startswith(names.GROUP)}
-    ready = [
-        {"type": "Ready", "status": c["status"], "lastTransitionTime": c.get("lastTransitionTime", "")}
-        for c in status.get("conditions", ())
-        if c["type"] == "Ready"
-    ]
-    kept = {"name": meta["name"], "uid": meta["uid"], "labels": meta.get("labels", {}), "annotations": annotations}
-    kept["creationTimestamp"] = meta.get("creationTimestamp", "")
-    offered = {k: v for k, v in status.get("allocatable", {}).items() if "/" in k}
-    return {
-        "metadata": kept | ({"deletionTimestamp": ""} if "deletionTimestamp" in meta else {}),
-        "spec": {k: v for k, v in body.get("spec", {}).items() if k in {"unschedulable", "taints"}},
-        "status": {"conditions": ready, "nodeInfo": {"bootID": status.get("nodeInfo", {}).get("bootID", "")}}
-        | ({"allocatable": offered} if offered else {}),
-    }
-
-
-def pack_slice(body: Object) -> PackedSlice | None:
-    """Slices that belong to a node, or to a group of ours; the pools that others publish for several nodes are nobody's here."""
-    found = packed(body)
-    return found if found.node or found.group else None
-
-
-def trim_claim(body: Object) -> Object | None:
-    """Allocated claims only: what they have, and for whom."""
-    status = body.get("status", {})
-    if not status.get("allocation"):
-        return None
-    meta = {k: v for k, v in body["metadata"].items() if k in {"name", "namespace", "uid", "deletionTimestamp"}}
-    results = [_shared(result) for result in status["allocation"].get("devices", {}).get("results", ())]
-    kept: Object = {"allocation": {"devices": {"results": results}}}
-    return {"metadata": meta, "status": kept | {k: status[k] for k in ("reservedFor",) if k in status}}
-
-
-def _shared(result: Object) -> Object:
-    """An allocated device, with the names of its driver and pool as the other claims have them."""
-    return result | {name: intern(str(result[name])) for name in ("driver", "pool")}
-
-
-def trim_rule(body: Object) -> Object:
-    """Our taint rules whole: their conditions prove that the feature is on."""
-    return trim(body)
-
-
-def trim_daemon_set(body: Object) -> Object:
-    """Without the status, which changes with every pod."""
-    trimmed = trim(body, "status")
-    trimmed["metadata"].pop("resourceVersion", None)
-    return trimmed
-
-
-def trim_pod(body: Object) -> Object:
-    """Driver pods: whose they are, where they run, whether they are ready, and what their containers wait for."""
-    status = body.get("status", {})
-    waiting = [
-        {"state": {"waiting": {"reason": reason}}}
-        for container in status.get("containerStatuses") or ()
-        if (reason := (container.get("state", {}).get("waiting") or {}).get("reason"))
-    ]
-    ready = [{"type": c["type"], "status": c["status"]} for c in status.get("conditions", ()) if c["type"] == "Ready"]
-    meta = {k: v for k, v in body["metadata"].items() if k not in {"managedFields", "resourceVersion"}}
-    return {
-        "metadata": meta,
-        "spec": {"nodeName": body.get("spec", {}).get("nodeName", "")},
-        "status": {"phase": status.get("phase", ""), "conditions": ready, "containerStatuses": waiting},
-    }
-
-
-def _slice_of_a_plugin(each: PackedSlice) -> Iterable[str]:
-    """The driver, where it is not this operator that publishes for it."""
-    return () if each.ours else (each.driver,)
-
-
-def _slice_node(each: PackedSlice) -> Iterable[str]:
-    return (each.node,) if each.node else ()
-
-
-def _slice_group(each: PackedSlice) -> Iterable[str]:
-    """The group of nodes whose pool it is a part of."""
-    return (each.group,) if each.group else ()
-
-
-def _slice_on(each: PackedSlice) -> Iterable[str]:
-    return each.on
-
-
-def _slice_owners(each: PackedSlice) -> Iterable[str]:
-    """The nodes of the group whose pool it is a part of."""
-    return [str(o["name"]) for o in each.body()["metadata"].get("ownerReferences", ())] if each.group else ()
-
-
-def _rule_node(body: Object) -> Iterable[str]:
-    return (str(body["metadata"].get("annotations", {}).get(names.FULL_NODE_NAME, "")),)
-
-
-def claim_pools(body: Object) -> Iterable[str]:
-    """The pools that an allocated claim has devices of."""
-    results = body["status"]["allocation"].get("devices", {}).get("results", ())
-    return {str(r["pool"]) for r in results}
-
-
-def _record_policy(record: Record) -> Iterable[str]:
-    return (record.spec.policy_ref.name,)
-
-
-def _record_group(record: Record) -> Iterable[str]:
-    group = led(record.state)
-    return (group,) if group else ()
-
-
-def _record_on(record: Record) -> Iterable[str]:
-    return nodes_led(record.state)
-
-
-def _node_ready(body: Object) -> Iterable[str]:
-    return (condition(body, "Ready"),)
-
-
-def _pod_node(body: Object) -> Iterable[str]:
-    node = body["spec"].get("nodeName", "")
-    return (str(node),) if node else ()
-
-
-def condition(body: Mapping[str, Any], kind: str) -> str:
-    """Status of a condition; "" when it is not there."""
-    found = (c for c in body.get("status", {}).get("conditions", ()) if c["type"] == kind)
-    return next((str(c["status"]) for c in found), "")
-
-
-def since_ready(node: Object | None, *, ready: bool = True) -> datetime | None:
-    """Since when a node has been Ready, or has not been; None while that is not so, or nobody says since when."""
-    found = node.get("status", {}).get("conditions", ()) if node is not None else ()
-    times = [c.get("lastTransitionTime") for c in found if c["type"] == "Ready" and (c["status"] == "True") is ready]
-    return said_at(times[0]) if times and times[0] else None
-
-
-def said_at(text: str) -> datetime:
-    """The time of a condition that others write: what no calendar here has was long ago, and nothing is in the future."""
-    try:
-        return min(datetime.fromisoformat(text), datetime.now(UTC))
-    except ValueError:
-        return LONG_AGO
-
-
-__all__ = ["DRIVERS", "NODE_STATES", "POLICIES", "Caches", "condition", "said_at"]

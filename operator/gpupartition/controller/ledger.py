@@ -9,12 +9,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from gpupartition.api.v1alpha1 import DriftBrake, DriverStatus, Grant, OnFailure, Phase, Purpose
-from gpupartition.controller.caches import Caches, condition
+from gpupartition.controller.caches import Caches
 from gpupartition.controller.facts import grant_of
 from gpupartition.controller.intent import Policy, unreadable_ledger
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, dump, new_record
 from gpupartition.controller.scope import Scope, Standings, is_ignored, ledger_of
 from gpupartition.controller.stopwatch import Stopwatch
+from gpupartition.controller.trimmed import condition
 from gpupartition.domain.admission import Admission, Rules, admit, resolve
 from gpupartition.domain.drift import brake, brake_message
 from gpupartition.domain.others import at_work

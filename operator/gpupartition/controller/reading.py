@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from gpupartition.api.v1alpha1 import DrainMode, DriverStatus, NodeStateStatus, Phase, Rollout
-from gpupartition.controller.caches import Caches, condition, since_ready, trim_node
+from gpupartition.controller.caches import Caches
 from gpupartition.controller.durations import Durations
 from gpupartition.controller.facts import (
     configs_known,
@@ -24,6 +24,7 @@ from gpupartition.controller.facts import (
 from gpupartition.controller.intent import NOTHING, Driver, Intent, Intents, Policy, known, revert
 from gpupartition.controller.occupants import EVICTING, Occupants, Seen
 from gpupartition.controller.records import Record
+from gpupartition.controller.trimmed import condition, since_ready, trim_node
 from gpupartition.domain.ahead import ahead
 from gpupartition.domain.backend import Config, Kept, NodeFacts, Observation
 from gpupartition.domain.entries import identity, is_entry

@@ -14,7 +14,7 @@ from typing import Any
 
 from gpupartition import names
 from gpupartition.api.v1alpha1 import DriverStatus, NodeStateStatus, Phase
-from gpupartition.controller.caches import Caches, claim_pools, trim_claim, trim_pod
+from gpupartition.controller.caches import Caches
 from gpupartition.controller.durations import Durations
 from gpupartition.controller.facts import grant_of
 from gpupartition.controller.groups import in_the_way, label_of
@@ -24,6 +24,7 @@ from gpupartition.controller.packed import PackedSlice, packed
 from gpupartition.controller.reading import Assembly, Found, Reading
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record
 from gpupartition.controller.stopwatch import Stopwatch
+from gpupartition.controller.trimmed import claim_pools, trim_claim, trim_pod
 from gpupartition.domain.backend import Kept
 from gpupartition.domain.groups import Group
 from gpupartition.domain.holders import Holder, holders

@@ -1,0 +1,177 @@
+"""What the copies keep of each kind, which is what decisions look at, and by what they find it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from sys import intern
+from typing import Any
+
+from gpupartition import names
+from gpupartition.controller.packed import PackedSlice, packed
+from gpupartition.controller.records import Record
+from gpupartition.domain.leading import led, nodes_led
+from gpupartition.kube import Object
+
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def trim(body: Object, *more: str) -> Object:
+    """Without what only the server's bookkeeping needs."""
+    meta = {k: v for k, v in body["metadata"].items() if k != "managedFields"}
+    return {**{k: v for k, v in body.items() if k not in more}, "metadata": meta}
+
+
+def trim_node(body: Object) -> Object:
+    """What decisions look at; heartbeats change nothing of it."""
+    meta, status = body["metadata"], body.get("status", {})
+    annotations = {k: v for k, v in meta.get("annotations", {}).items() if k.startswith(names.GROUP)}
+    ready = [
+        {"type": "Ready", "status": c["status"], "lastTransitionTime": c.get("lastTransitionTime", "")}
+        for c in status.get("conditions", ())
+        if c["type"] == "Ready"
+    ]
+    kept = {"name": meta["name"], "uid": meta["uid"], "labels": meta.get("labels", {}), "annotations": annotations}
+    kept["creationTimestamp"] = meta.get("creationTimestamp", "")
+    offered = {k: v for k, v in status.get("allocatable", {}).items() if "/" in k}
+    return {
+        "metadata": kept | ({"deletionTimestamp": ""} if "deletionTimestamp" in meta else {}),
+        "spec": {k: v for k, v in body.get("spec", {}).items() if k in {"unschedulable", "taints"}},
+        "status": {"conditions": ready, "nodeInfo": {"bootID": status.get("nodeInfo", {}).get("bootID", "")}}
+        | ({"allocatable": offered} if offered else {}),
+    }
+
+
+def pack_slice(body: Object) -> PackedSlice | None:
+    """Slices that belong to a node, or to a group of ours; the pools that others publish for several nodes are nobody's here."""
+    found = packed(body)
+    return found if found.node or found.group else None
+
+
+def trim_claim(body: Object) -> Object | None:
+    """Allocated claims only: what they have, and for whom."""
+    status = body.get("status", {})
+    if not status.get("allocation"):
+        return None
+    meta = {k: v for k, v in body["metadata"].items() if k in {"name", "namespace", "uid", "deletionTimestamp"}}
+    results = [_shared(result) for result in status["allocation"].get("devices", {}).get("results", ())]
+    kept: Object = {"allocation": {"devices": {"results": results}}}
+    return {"metadata": meta, "status": kept | {k: status[k] for k in ("reservedFor",) if k in status}}
+
+
+def _shared(result: Object) -> Object:
+    """An allocated device, with the names of its driver and pool as the other claims have them."""
+    return result | {name: intern(str(result[name])) for name in ("driver", "pool")}
+
+
+def trim_rule(body: Object) -> Object:
+    """Our taint rules whole: their conditions prove that the feature is on."""
+    return trim(body)
+
+
+def trim_daemon_set(body: Object) -> Object:
+    """Without the status, which changes with every pod."""
+    trimmed = trim(body, "status")
+    trimmed["metadata"].pop("resourceVersion", None)
+    return trimmed
+
+
+def trim_pod(body: Object) -> Object:
+    """Driver pods: whose they are, where they run, whether they are ready, and what their containers wait for."""
+    status = body.get("status", {})
+    waiting = [
+        {"state": {"waiting": {"reason": reason}}}
+        for container in status.get("containerStatuses") or ()
+        if (reason := (container.get("state", {}).get("waiting") or {}).get("reason"))
+    ]
+    ready = [{"type": c["type"], "status": c["status"]} for c in status.get("conditions", ()) if c["type"] == "Ready"]
+    meta = {k: v for k, v in body["metadata"].items() if k not in {"managedFields", "resourceVersion"}}
+    return {
+        "metadata": meta,
+        "spec": {"nodeName": body.get("spec", {}).get("nodeName", "")},
+        "status": {"phase": status.get("phase", ""), "conditions": ready, "containerStatuses": waiting},
+    }
+
+
+def slice_of_a_plugin(each: PackedSlice) -> Iterable[str]:
+    """The driver, where it is not this operator that publishes for it."""
+    return () if each.ours else (each.driver,)
+
+
+def slice_node(each: PackedSlice) -> Iterable[str]:
+    """The node that it belongs to."""
+    return (each.node,) if each.node else ()
+
+
+def slice_group(each: PackedSlice) -> Iterable[str]:
+    """The group of nodes whose pool it is a part of."""
+    return (each.group,) if each.group else ()
+
+
+def slice_on(each: PackedSlice) -> Iterable[str]:
+    """The keys of the nodes that its devices are on."""
+    return each.on
+
+
+def slice_owners(each: PackedSlice) -> Iterable[str]:
+    """The nodes of the group whose pool it is a part of."""
+    return [str(o["name"]) for o in each.body()["metadata"].get("ownerReferences", ())] if each.group else ()
+
+
+def rule_node(body: Object) -> Iterable[str]:
+    """The node that one of our rules is about."""
+    return (str(body["metadata"].get("annotations", {}).get(names.FULL_NODE_NAME, "")),)
+
+
+def claim_pools(body: Object) -> Iterable[str]:
+    """The pools that an allocated claim has devices of."""
+    results = body["status"]["allocation"].get("devices", {}).get("results", ())
+    return {str(r["pool"]) for r in results}
+
+
+def record_policy(record: Record) -> Iterable[str]:
+    """The policy that has the node."""
+    return (record.spec.policy_ref.name,)
+
+
+def record_group(record: Record) -> Iterable[str]:
+    """The group whose pool it has."""
+    group = led(record.state)
+    return (group,) if group else ()
+
+
+def record_on(record: Record) -> Iterable[str]:
+    """The keys of the nodes that a group's pool in it is on."""
+    return nodes_led(record.state)
+
+
+def node_ready(body: Object) -> Iterable[str]:
+    """What it says of being Ready."""
+    return (condition(body, "Ready"),)
+
+
+def pod_node(body: Object) -> Iterable[str]:
+    """The node that it runs on."""
+    node = body["spec"].get("nodeName", "")
+    return (str(node),) if node else ()
+
+
+def condition(body: Mapping[str, Any], kind: str) -> str:
+    """Status of a condition; "" when it is not there."""
+    found = (c for c in body.get("status", {}).get("conditions", ()) if c["type"] == kind)
+    return next((str(c["status"]) for c in found), "")
+
+
+def since_ready(node: Object | None, *, ready: bool = True) -> datetime | None:
+    """Since when a node has been Ready, or has not been; None while that is not so, or nobody says since when."""
+    found = node.get("status", {}).get("conditions", ()) if node is not None else ()
+    times = [c.get("lastTransitionTime") for c in found if c["type"] == "Ready" and (c["status"] == "True") is ready]
+    return said_at(times[0]) if times and times[0] else None
+
+
+def said_at(text: str) -> datetime:
+    """The time of a condition that others write: what no calendar here has was long ago, and nothing is in the future."""
+    try:
+        return min(datetime.fromisoformat(text), datetime.now(UTC))
+    except ValueError:
+        return LONG_AGO
