@@ -8,7 +8,6 @@ the operator takes longer beside them. Measured is from applying the policy unti
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import tempfile
 import time
@@ -21,8 +20,9 @@ from testbed.controlplane import ControlPlane, Shape
 from testbed.progress import Progress
 from tests.bench.figures import Figure
 from tests.bench.script import Script, Waits
+from tests.bench.watching import MUTATING, cpu_of, until
 from tests.e2e import harness, rollout
-from tests.e2e.harness import DRIVERS, POLICIES
+from tests.e2e.harness import DRIVERS
 from tests.e2e.stage import HALVES, OPERATOR, stage
 
 from gpupartition.api.v1alpha1 import DriverSpec, PolicySpec
@@ -56,10 +56,8 @@ WAITS: Final = Waits(  # what the operator waits by itself
 BRIEFLY: Final = Waits(settle=1, idle_gap=1, min_ready=1, summary=5)  # where only writes are counted
 BOUND: Final = 1.15
 AGENT: Final = "script"
-WITHIN: Final = 600  # seconds for one roll-out
 
 GROWTH: Final = 1.05
-MUTATING: Final = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,18 +156,12 @@ async def _run(cluster: Cluster, who: str, nodes: int, waits: Waits) -> Run:
 async def _operator(scene: Stage, at_once: int, waits: Waits) -> tuple[float, float]:
     program = await rollout.operator(scene.cluster, **asdict(waits))
     try:
-        begun, cpu = time.monotonic(), _cpu_of(program.pid)
+        begun, cpu = time.monotonic(), cpu_of(program.pid)
         policy = await _apply(scene, at_once)
         await _complete(scene.cluster.client, policy)
-        return time.monotonic() - begun, _cpu_of(program.pid) - cpu
+        return time.monotonic() - begun, cpu_of(program.pid) - cpu
     finally:
         await program.stop()
-
-
-def _cpu_of(pid: int) -> float:
-    """CPU seconds of a process so far (proc(5): utime and stime, counted after the command's closing bracket)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 async def _script(scene: Stage, at_once: int, waits: Waits) -> tuple[float, float]:
@@ -214,14 +206,7 @@ async def _apply(scene: Stage, at_once: int) -> Object:
 
 async def _complete(client: Client, policy: Object) -> None:
     """Return as soon as the policy's status says that all is done."""
-    meta = policy["metadata"]
-    of_this_name = f"metadata.name={meta['name']}"
-    async with asyncio.timeout(WITHIN):
-        async for what, body in client.watch(
-            POLICIES, resource_version=meta["resourceVersion"], field_selector=of_this_name
-        ):
-            if what == "MODIFIED" and rollout.says(body, "Ready") == ("True", "RolloutComplete"):
-                return
+    await until(client, policy, lambda body: rollout.says(body, "Ready") == ("True", "RolloutComplete"))
 
 
 def _writes(entries: list[dict[str, Any]]) -> list[tuple[str, str]]:

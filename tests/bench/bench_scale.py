@@ -8,30 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import aiohttp
 from testbed.controlplane import ControlPlane, Shape, python_env
-from testbed.programs import leashed
+from testbed.programs import Program, leashed
 from testbed.progress import Progress
 from tests.bench import fleet
 from tests.bench.figures import Figure
 from tests.bench.fleet import Fleet
+from tests.bench.watching import MUTATING, cpu_of, until
 from tests.e2e.harness import DRIVERS, POLICIES
+from tests.e2e.rollout import asks
 from tests.e2e.stage import OPERATOR
 
 from gpupartition.kube import NODES, Client
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from gpupartition.kube import Object
 
 COUNT: Final = 5_000
@@ -45,8 +42,6 @@ LAG_BOUND: Final = 0.1  # seconds
 IDLE: Final = 60  # seconds
 IDLE_BOUND: Final = 1  # % of a core
 LOOKS_BOUND: Final = 10
-MUTATING: Final = frozenset({"create", "update", "patch", "delete", "deletecollection"})
-WITHIN: Final = 600  # seconds for anything
 
 
 def measure() -> list[Figure]:
@@ -74,27 +69,28 @@ async def _looked_at(
     async with progress.step("a bare program reads them"):
         bare = await _bare(controlplane)
     policy = await client.create(POLICIES, fleet.policy("fleet", fleet.QUARTERS, mode="Observe"))
-    program = Running(controlplane)
+    program = _operator(controlplane)
     try:
         async with progress.step("the operator plans them"):
-            begun = await program.started()
-            await _until(client, policy, lambda status: _counts(status, "wouldChange") == wanted.nodes)
+            begun = time.monotonic()
+            await program.start()
+            await until(client, policy, lambda body: _counts(body, "wouldChange") == wanted.nodes)
             cold = time.monotonic() - begun
-        memory, before = program.memory(), await program.metrics()
+        memory, before = _highest(program.pid), await _metrics(program)
         async with progress.step(f"{IDLE} s of nothing"):
             await asyncio.sleep(IDLE)  # what followed from the start is over
-            log, cpu, begun = controlplane.files.audit_log.stat().st_size, program.cpu(), time.monotonic()
+            log, cpu, begun = controlplane.files.audit_log.stat().st_size, cpu_of(program.pid), time.monotonic()
             await asyncio.sleep(IDLE)
-            idle = 100 * (program.cpu() - cpu) / (time.monotonic() - begun)
+            idle = 100 * (cpu_of(program.pid) - cpu) / (time.monotonic() - begun)
             written = _writes(controlplane, log)
         async with progress.step("a heartbeat of every node"):
-            looks = -await program.turns()
+            looks = -await _turns(program)
             await wanted.beat(client)
             policy, last = await client.get(POLICIES, "fleet"), wanted.names()[-1]
             await client.patch(NODES, last, {"metadata": {"labels": {"pool": "none"}}})
-            await _until(client, policy, lambda status: _counts(status, "matched") == wanted.nodes - 1)
-            looks += await program.turns()
-        after = await program.metrics()
+            await until(client, policy, lambda body: _counts(body, "matched") == wanted.nodes - 1)
+            looks += await _turns(program)
+        after = await _metrics(program)
     finally:
         await program.stop()
     of = f"{slices} slices"
@@ -107,9 +103,7 @@ async def _looked_at(
             bound=COLD_BOUND,
             how=f"{told}: operator {cold:.1f} s from its start to the plan, reader {bare:.1f} s",
         ),
-        Figure(
-            name=f"memory ({of})", value=memory["VmHWM"], unit="MB", bound=MEMORY_BOUND, how="at its highest until then"
-        ),
+        Figure(name=f"memory ({of})", value=memory, unit="MB", bound=MEMORY_BOUND, how="at its highest until then"),
         Figure(
             name=f"event loop held up ({of})",
             value=_late(after),
@@ -130,66 +124,32 @@ async def _looked_at(
     ]
 
 
-def _counts(status: Object, what: str) -> int:
-    return int(status.get("nodes", {}).get(what, 0))
+def _counts(policy: Object, what: str) -> int:
+    return int(policy.get("status", {}).get("nodes", {}).get(what, 0))
 
 
-@dataclass
-class Running:
-    """The operator, with its defaults, as a process of its own."""
+def _operator(controlplane: ControlPlane) -> Program:
+    """With its own rights and its defaults."""
+    settings = {"GPUPARTITION_HOST": "127.0.0.1", "GPUPARTITION_PORT": "0"}
+    kubeconfig, log = controlplane.files.kubeconfig("operator"), controlplane.files.log("operator")
+    command: list[str | Path] = [sys.executable, "-m", "gpupartition", "run", "--kubeconfig", kubeconfig]
+    return Program("operator", command, log=log, env=python_env() | settings)
 
-    controlplane: ControlPlane
-    _process: asyncio.subprocess.Process | None = None
 
-    async def started(self) -> float:
-        """Start it; returns when that was (time.monotonic)."""
-        begun = time.monotonic()
-        settings = {"GPUPARTITION_HOST": "127.0.0.1", "GPUPARTITION_PORT": "0"}
-        kubeconfig = self.controlplane.files.kubeconfig("operator")
-        command: list[str | Path] = [sys.executable, "-m", "gpupartition", "run", "--kubeconfig", kubeconfig]
-        with self._log.open("wb") as out:
-            self._process = await asyncio.create_subprocess_exec(
-                *leashed(command), env=python_env() | settings, stdout=out, stderr=out
-            )
-        return begun
+async def _metrics(program: Program) -> str:
+    """What it tells Prometheus."""
+    return await asks(program, "/metrics")
 
-    @property
-    def _log(self) -> Path:
-        return self.controlplane.files.log("operator")
 
-    async def stop(self) -> None:
-        """End it, if it runs."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.terminate()
-            await self._process.wait()
+async def _turns(program: Program) -> float:
+    """How often it has looked at anything."""
+    return sum(_values(await _metrics(program), "gpupartition_turn_seconds_count"))
 
-    def memory(self) -> Mapping[str, int]:
-        """MB of memory that it has, and had at most (proc(5): VmRSS, VmHWM)."""
-        lines = Path(f"/proc/{self._pid}/status").read_text().splitlines()
-        return {
-            line.split(":")[0]: int(line.split()[1]) // 1024 for line in lines if line.startswith(("VmRSS", "VmHWM"))
-        }
 
-    def cpu(self) -> float:
-        """CPU seconds so far (proc(5): utime and stime, counted after the command's closing bracket)."""
-        numbers = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
-        return sum(map(int, numbers[11:13])) / os.sysconf("SC_CLK_TCK")
-
-    @property
-    def _pid(self) -> int:
-        assert self._process is not None
-        assert self._process.returncode is None, self._log.read_text()[-2000:]
-        return self._process.pid
-
-    async def metrics(self) -> str:
-        """What it tells Prometheus."""
-        (where,) = re.findall(r"probes and metrics on ([\d.]+:\d+)", self._log.read_text())
-        async with aiohttp.ClientSession() as session, session.get(f"http://{where}/metrics") as response:
-            return await response.text()
-
-    async def turns(self) -> float:
-        """How often it has looked at anything."""
-        return sum(_values(await self.metrics(), "gpupartition_turn_seconds_count"))
+def _highest(pid: int) -> int:
+    """MB of memory that a process had at most (proc(5): VmHWM)."""
+    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) // 1024
 
 
 def _values(metrics: str, name: str, labels: str = "") -> list[float]:
@@ -215,17 +175,6 @@ async def _bare(controlplane: ControlPlane) -> float:
     out, _ = await program.communicate()
     assert json.loads(out)[0] == COUNT, out
     return time.monotonic() - begun
-
-
-async def _until(client: Client, policy: Object, is_so: Callable[[Object], bool]) -> None:
-    """Return as soon as the policy's status is so."""
-    meta = policy["metadata"]
-    of_this_name = f"metadata.name={meta['name']}"
-    async with asyncio.timeout(WITHIN):
-        events = client.watch(POLICIES, resource_version=meta["resourceVersion"], field_selector=of_this_name)
-        async for _, body in events:
-            if is_so(body.get("status", {})):
-                return
 
 
 def _writes(controlplane: ControlPlane, since: int) -> list[str]:

@@ -156,12 +156,8 @@ async def test_a_node_that_cannot_go_back_stays_closed_keeps_its_grant_and_is_na
 async def test_retrying_a_node_that_is_not_mended_fails_once_more_and_does_not_go_round_in_circles(
     cluster: Cluster,
 ) -> None:
-    scene = await stage(cluster, 1)
-    (node,) = scene.nodes
-    await rollout.operator(cluster, applying=1, verifying=1)
-    await rollout.fault(cluster, node, "never-ready")
-    name = await scene.want_halves()
-    await rollout.stalled(cluster, name, "RolloutHalted")
+    scene, node = await failed(cluster)
+    name = cluster.name
     async with rollout.Watcher(cluster) as history:
         await rollout.annotate(cluster, POLICIES, name, retry="too early")
         await history.saw(NODE_STATES, node, phase="RollingBack")
@@ -175,12 +171,8 @@ async def test_retrying_a_node_that_is_not_mended_fails_once_more_and_does_not_g
 async def test_a_commit_that_wants_what_a_failed_node_goes_back_to_tries_that_once_and_says_that_it_failed(
     cluster: Cluster,
 ) -> None:
-    scene = await stage(cluster, 1)
-    (node,) = scene.nodes
-    await rollout.operator(cluster, applying=1, verifying=1)
-    await rollout.fault(cluster, node, "never-ready")
-    name = await scene.want_halves()
-    await rollout.stalled(cluster, name, "RolloutHalted")
+    scene, node = await failed(cluster)
+    name = cluster.name
     async with rollout.Watcher(cluster) as history:
         await rollout.apply(cluster, rollout.policy(name, scene.driver, rollout.whole()))
         await history.saw(NODE_STATES, node, phase="RollingBack")

@@ -21,9 +21,8 @@ from gpupartition.backends import BACKENDS
 from gpupartition.backends import plugin_template as plugin
 from gpupartition.backends.plugin_pods import running_template
 from gpupartition.cli.offline import refused
-from gpupartition.controller import metrics, trimmed
+from gpupartition.controller import metrics, packed, trimmed
 from gpupartition.controller.intent import Policy, known
-from gpupartition.controller.packed import PackedSlice
 from gpupartition.controller.reading import NOBODY
 from gpupartition.controller.records import Record
 from gpupartition.domain import gpumap
@@ -245,7 +244,7 @@ def test_the_operator_keeps_a_copy_of_whatever_there_is(data: st.DataObject) -> 
     """What its caches make of an object ends the operator, should it fail."""
     for strategy, keep, *indexes in (
         (hostile.node(), trimmed.trim_node, trimmed.node_ready),
-        (hostile.resource_slice(), trimmed.pack_slice, trimmed.slice_node, trimmed.slice_of_a_plugin),
+        (hostile.resource_slice(), packed.pack_slice, packed.slice_node, packed.slice_of_a_plugin),
         (hostile.claim(), trimmed.trim_claim, trimmed.claim_pools),
         (hostile.pod(), trimmed.trim_pod, trimmed.pod_node),
         (hostile.daemon_set("base"), trimmed.trim_daemon_set),
@@ -255,7 +254,7 @@ def test_the_operator_keeps_a_copy_of_whatever_there_is(data: st.DataObject) -> 
         assert key_of(body)
         kept: Any = keep(copy.deepcopy(body))
         if kept is not None:
-            kept_body = kept.body() if isinstance(kept, PackedSlice) else kept
+            kept_body = kept.body() if isinstance(kept, packed.PackedSlice) else kept
             assert all(isinstance(value, str) for index in indexes for value in index(kept))
             last_used(kept_body)
 

@@ -10,7 +10,8 @@ from gpupartition.cli.board import Board, Sight
 from gpupartition.cli.cluster import taint_rules
 from gpupartition.cli.foresight import Foresight
 from gpupartition.cli.options import Unusable
-from gpupartition.controller.trimmed import pack_slice, trim, trim_node
+from gpupartition.controller.packed import pack_slice
+from gpupartition.controller.trimmed import trim, trim_node
 from gpupartition.domain.asks import Ask, Desk, Key, alone, is_waiting, key_of, waiting
 from gpupartition.domain.prospect import Prospect, emptied, expected
 from gpupartition.kube import (

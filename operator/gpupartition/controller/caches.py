@@ -11,22 +11,24 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpupartition import names
-from gpupartition.controller.packed import PackedSlice
-from gpupartition.controller.records import NODE_STATES, Record
-from gpupartition.controller.trimmed import (
-    claim_pools,
-    node_ready,
+from gpupartition.controller.packed import (
+    PackedSlice,
     pack_slice,
-    pod_node,
-    record_group,
-    record_on,
-    record_policy,
-    rule_node,
     slice_group,
     slice_node,
     slice_of_a_plugin,
     slice_on,
     slice_owners,
+)
+from gpupartition.controller.records import NODE_STATES, Record
+from gpupartition.controller.trimmed import (
+    claim_pools,
+    node_ready,
+    pod_node,
+    record_group,
+    record_on,
+    record_policy,
+    rule_node,
     trim,
     trim_claim,
     trim_daemon_set,

@@ -49,9 +49,8 @@ class Forecast:
             everybody |= mine
         lanes = [await self._lane(scope, records[scope.policy.name], everybody) for scope in scopes]
         ledgers = {scope.driver.name: ledger_of(scope.driver_body) for scope in scopes}
-        return await asyncio.to_thread(
-            plan, lanes, ledgers
-        )  # it takes seconds for thousands of nodes, and reads no copy
+        # For thousands of nodes it takes seconds, and it reads no copy.
+        return await asyncio.to_thread(plan, lanes, ledgers)
 
     async def _lane(self, scope: Scope, records: Mapping[str, Record], everybody: Mapping[str, Record]) -> Lane:
         of_driver = [r for r in everybody.values() if r.spec.driver == scope.driver.name]

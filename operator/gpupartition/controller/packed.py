@@ -5,7 +5,7 @@ What a slice offers, its devices and counters, is kept once for all slices that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from sys import intern
@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 
 import orjson
 
+from gpupartition.controller.trimmed import trim
 from gpupartition.domain.groups import group_of
 from gpupartition.domain.pool import NODES
 from gpupartition.kube import Object
@@ -53,11 +54,7 @@ def packed(body: Object) -> PackedSlice:
     spec, meta = body["spec"], body["metadata"]
     group = group_of(spec)
     offered = {name: spec[name] for name in OFFERED if name in spec}
-    rest = {
-        **body,
-        "metadata": {name: value for name, value in meta.items() if name != "managedFields"},
-        "spec": {name: value for name, value in spec.items() if name not in OFFERED},
-    }
+    rest = trim(body) | {"spec": {name: value for name, value in spec.items() if name not in OFFERED}}
     return PackedSlice(
         name=meta["name"],
         version=meta.get("resourceVersion", ""),
@@ -69,6 +66,37 @@ def packed(body: Object) -> PackedSlice:
         head=orjson.dumps(rest),
         offered=intern(orjson.dumps(offered).decode()),
     )
+
+
+def pack_slice(body: Object) -> PackedSlice | None:
+    """Slices that belong to a node, or to a group of ours; the pools that others publish for several nodes are nobody's here."""
+    found = packed(body)
+    return found if found.node or found.group else None
+
+
+def slice_of_a_plugin(each: PackedSlice) -> Iterable[str]:
+    """The driver, where it is not this operator that publishes for it."""
+    return () if each.ours else (each.driver,)
+
+
+def slice_node(each: PackedSlice) -> Iterable[str]:
+    """The node that it belongs to."""
+    return (each.node,) if each.node else ()
+
+
+def slice_group(each: PackedSlice) -> Iterable[str]:
+    """The group of nodes whose pool it is a part of."""
+    return (each.group,) if each.group else ()
+
+
+def slice_on(each: PackedSlice) -> Iterable[str]:
+    """The keys of the nodes that its devices are on."""
+    return each.on
+
+
+def slice_owners(each: PackedSlice) -> Iterable[str]:
+    """The nodes of the group whose pool it is a part of."""
+    return [str(o["name"]) for o in each.body()["metadata"].get("ownerReferences", ())] if each.group else ()
 
 
 def _on(spec: Object) -> Iterator[str]:

@@ -8,7 +8,6 @@ from sys import intern
 from typing import Any
 
 from gpupartition import names
-from gpupartition.controller.packed import PackedSlice, packed
 from gpupartition.controller.records import Record
 from gpupartition.domain.leading import led, nodes_led
 from gpupartition.kube import Object
@@ -40,12 +39,6 @@ def trim_node(body: Object) -> Object:
         "status": {"conditions": ready, "nodeInfo": {"bootID": status.get("nodeInfo", {}).get("bootID", "")}}
         | ({"allocatable": offered} if offered else {}),
     }
-
-
-def pack_slice(body: Object) -> PackedSlice | None:
-    """Slices that belong to a node, or to a group of ours; the pools that others publish for several nodes are nobody's here."""
-    found = packed(body)
-    return found if found.node or found.group else None
 
 
 def trim_claim(body: Object) -> Object | None:
@@ -91,31 +84,6 @@ def trim_pod(body: Object) -> Object:
         "spec": {"nodeName": body.get("spec", {}).get("nodeName", "")},
         "status": {"phase": status.get("phase", ""), "conditions": ready, "containerStatuses": waiting},
     }
-
-
-def slice_of_a_plugin(each: PackedSlice) -> Iterable[str]:
-    """The driver, where it is not this operator that publishes for it."""
-    return () if each.ours else (each.driver,)
-
-
-def slice_node(each: PackedSlice) -> Iterable[str]:
-    """The node that it belongs to."""
-    return (each.node,) if each.node else ()
-
-
-def slice_group(each: PackedSlice) -> Iterable[str]:
-    """The group of nodes whose pool it is a part of."""
-    return (each.group,) if each.group else ()
-
-
-def slice_on(each: PackedSlice) -> Iterable[str]:
-    """The keys of the nodes that its devices are on."""
-    return each.on
-
-
-def slice_owners(each: PackedSlice) -> Iterable[str]:
-    """The nodes of the group whose pool it is a part of."""
-    return [str(o["name"]) for o in each.body()["metadata"].get("ownerReferences", ())] if each.group else ()
 
 
 def rule_node(body: Object) -> Iterable[str]:
