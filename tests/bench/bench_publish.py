@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 from testbed.build import PUBLISHER, Builder, cache_folder
 from testbed.controlplane import ControlPlane, Shape
 from testbed.progress import Progress
+from tests.bench import fleet
 from tests.bench.figures import Figure
 
 from gpupartition.api.v1alpha1 import DriverSpec, DriverType, PolicySpec
 from gpupartition.backends import BACKENDS, publish
-from gpupartition.backends.slices import Target
 from gpupartition.domain.backend import Cluster, NodeFacts
 from gpupartition.domain.effects import CreateSlice
 from gpupartition.kube import RESOURCE_SLICES, Client
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 
-PRODUCT: Final = "NVIDIA H100 80GB HBM3"
-PROFILES: Final = ("1g.10gb", "1g.10gb+me", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb")
-DRIVER: Final = "gpu.example.org"
 BACKEND: Final = BACKENDS[DriverType.PUBLISH]
 
 COMPILES: Final = 20
@@ -75,17 +72,11 @@ def _compiling() -> Figure:
 
 
 def _driver(gpus: int) -> DriverSpec:
-    group = {"count": gpus, "product": PRODUCT, "memory": "80Gi"}
-    return DriverSpec.model_validate(
-        {"type": "Publish", "publish": {"driverName": DRIVER, "inventory": {"gpus": [group]}}}
-    )
+    return DriverSpec.model_validate(fleet.driver(gpus)["spec"])
 
 
 def _policy() -> PolicySpec:
-    layout = {"name": "any", "match": {"all": True}, "type": "Choices", "choices": {"profiles": PROFILES}}
-    return PolicySpec.model_validate(
-        {"driver": "d", "nodeSelector": {"matchLabels": {"pool": "a"}}, "layouts": [layout]}
-    )
+    return PolicySpec.model_validate(fleet.policy("any", fleet.CHOICES)["spec"])
 
 
 def _config(gpus: int) -> Config:
@@ -117,14 +108,8 @@ class Site:
 
     def bodies(self, number: int) -> list[Object]:
         """A node's slices, as our backend writes them."""
-        pool_name = BACKEND.pool_name(self.driver, f"node-{number}")
-        return Target(
-            driver=DRIVER,
-            pool_name=pool_name,
-            nodes=[_node(number)],
-            pool=self.config.pool,
-            assignment=self.config.assignment,
-        ).bodies(1, "step")
+        meta = _node(number)["metadata"]
+        return fleet.published(self.config, meta["name"], meta["uid"])
 
     async def bare(self) -> float:
         """Seconds for texts that were ready before."""
@@ -157,7 +142,14 @@ class Site:
     async def theirs(self) -> float:
         """Seconds of Kubernetes' library."""
         nodes = [{**_node(n)["metadata"], "slices": [body["spec"] for body in self.bodies(n)]} for n in range(NODES)]
-        command = [self.publisher, "--kubeconfig", self.controlplane.kubeconfig, "--driver", DRIVER, f"--lanes={LANES}"]
+        command = [
+            self.publisher,
+            "--kubeconfig",
+            self.controlplane.kubeconfig,
+            "--driver",
+            fleet.DRIVER_NAME,
+            f"--lanes={LANES}",
+        ]
         program = await asyncio.create_subprocess_exec(
             *map(str, command), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
         )

@@ -15,7 +15,7 @@ from gpupartition.domain.backend import Cluster, NodeFacts
 from gpupartition.kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     import aiohttp
 
@@ -158,14 +158,13 @@ def node(name: str) -> Object:
     }
 
 
-def published(config: Config, name: str, uid: str) -> Iterator[Object]:
+def published(config: Config, name: str, uid: str) -> list[Object]:
     """A node's slices."""
     backend = BACKENDS[DriverType.PUBLISH]
     of = {"metadata": {"name": name, "uid": uid}}
     pool_name = backend.pool_name(DriverSpec.model_validate(driver()["spec"]), name)
     target = Target(driver=DRIVER_NAME, pool_name=pool_name, nodes=[of], pool=config.pool, assignment=config.assignment)
-    for body in target.bodies(1, "step"):
-        yield {"kind": "ResourceSlice", **body}
+    return target.bodies(1, "step")
 
 
 def claim(name: str, node_name: str, device: str) -> Object:
@@ -184,9 +183,9 @@ def claim(name: str, node_name: str, device: str) -> Object:
     }
 
 
-def driver() -> Object:
-    """The GpuPartitionDriver of all the nodes."""
-    group = {"count": GPUS, "product": PRODUCT, "memory": "80Gi"}
+def driver(gpus: int = GPUS) -> Object:
+    """The GpuPartitionDriver of all the nodes, of which each has so many GPUs."""
+    group = {"count": gpus, "product": PRODUCT, "memory": "80Gi"}
     return {
         "apiVersion": "gpupartition.dev/v1alpha1",
         "kind": "GpuPartitionDriver",
