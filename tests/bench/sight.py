@@ -7,6 +7,8 @@ from collections import defaultdict
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from tests.e2e.harness import follow
+
 from gpupartition.kube.reflector import key_of
 
 if TYPE_CHECKING:
@@ -48,13 +50,10 @@ class Sight:
             await self._changed[node].wait()
 
     async def _watch(self, version: str) -> None:
-        events = self._client.watch(self._kind, resource_version=version, namespace=self._namespace)
-        async for what, body in events:
+        async for what, body in follow(self._client, self._kind, version, namespace=self._namespace):
             self._see(what, body)
 
     def _see(self, what: str, body: Object) -> None:
-        if what == "BOOKMARK":
-            return
         node = self._node_of(body)
         if what == "DELETED":
             self._objects[node].pop(key_of(body), None)

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tests.e2e.harness import POLICIES
+from tests.e2e.harness import POLICIES, follow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,6 @@ async def until(client: Client, policy: Object, is_so: Callable[[Object], bool])
     meta = policy["metadata"]
     of_this_name = f"metadata.name={meta['name']}"
     async with asyncio.timeout(WITHIN):
-        events = client.watch(POLICIES, resource_version=meta["resourceVersion"], field_selector=of_this_name)
-        async for what, body in events:
+        async for what, body in follow(client, POLICIES, meta["resourceVersion"], field_selector=of_this_name):
             if what == "MODIFIED" and is_so(body):
                 return

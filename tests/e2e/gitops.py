@@ -14,9 +14,9 @@ import yaml
 from testbed.argocd import NAMESPACE, ArgoCD
 from testbed.controlplane import ROOT
 from testbed.programs import TestbedError, leashed
-from tests.e2e.harness import eventually
+from tests.e2e.harness import eventually, follow
 
-from gpupartition.kube import ApiError, Kind
+from gpupartition.kube import Kind
 from gpupartition.names import GROUP, VERSION
 
 if TYPE_CHECKING:
@@ -257,15 +257,8 @@ class History:
         return found
 
     async def _watch(self, version: str) -> None:
-        about = f"metadata.name={self._application.name}"
-        while True:
-            try:
-                async for what, body in self._application.cluster.client.watch(
-                    APPLICATIONS, resource_version=version, namespace=NAMESPACE, field_selector=about
-                ):
-                    version = body["metadata"]["resourceVersion"]
-                    if what != "BOOKMARK":
-                        self.bodies.append(body)
-            except ApiError as error:
-                if error.status:  # 0: cut off, so go on from where we are
-                    raise
+        client, name = self._application.cluster.client, self._application.name
+        async for _, body in follow(
+            client, APPLICATIONS, version, namespace=NAMESPACE, field_selector=f"metadata.name={name}"
+        ):
+            self.bodies.append(body)

@@ -10,7 +10,7 @@ import inspect
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -37,6 +37,8 @@ from gpupartition.kube import (
     Kind,
     NotFound,
     Object,
+    TooManyRequests,
+    Unreachable,
 )
 from gpupartition.names import API_VERSION, FREEZE_CONFIG_MAP, GROUP, OPERATOR_NAMESPACE
 
@@ -80,6 +82,26 @@ async def eventually(condition: Callable[[], Any], *, within: float = 30) -> Any
         if time.monotonic() > deadline:
             raise AssertionError(f"not so after {within:g} s: {_source(condition)}\nlast answer: {last!r}")
         await asyncio.sleep(POLL_SECONDS)
+
+
+async def follow(
+    client: Client, kind: Kind, version: str, *, namespace: str | None = None, field_selector: str = ""
+) -> AsyncGenerator[tuple[str, Object]]:
+    """Yield (ADDED | MODIFIED | DELETED, object) for ever, from just after `version`.
+
+    Goes on where it was when a watch ends, is cut off, or is turned away for a while, as all of a custom kind are when another
+    kind is installed ("storage is (re)initializing"). Raises Gone and all else.
+    """
+    while True:
+        try:
+            async for what, body in client.watch(
+                kind, resource_version=version, namespace=namespace, field_selector=field_selector
+            ):
+                version = body["metadata"]["resourceVersion"]
+                if what != "BOOKMARK":
+                    yield what, body
+        except (TooManyRequests, Unreachable):
+            await asyncio.sleep(POLL_SECONDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ import aiohttp
 import yaml
 from testbed.controlplane import ROOT
 from testbed.nodes import DRIVER_NAMESPACE
-from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually, taint_rules
+from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually, follow, taint_rules
 
 from gpupartition.api.v1alpha1 import Phase
 from gpupartition.kube import (
@@ -26,7 +26,6 @@ from gpupartition.kube import (
     PODS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
-    ApiError,
     Kind,
     NotFound,
 )
@@ -538,15 +537,9 @@ class Watcher:
         return of == self._test or of.startswith(f"{self._test}-") or of in {"default", DRIVER_NAMESPACE}
 
     async def _watch(self, kind: Kind, version: str) -> None:
-        while True:
-            try:
-                async for what, body in self._client.watch(kind, resource_version=version):
-                    version = body["metadata"]["resourceVersion"]
-                    if what != "BOOKMARK" and self._is_mine(body):
-                        self._changes.append(_change(kind, what, body))
-            except ApiError as error:
-                if error.status:  # 0: cut off, so go on from where we are
-                    raise
+        async for what, body in follow(self._client, kind, version):
+            if self._is_mine(body):
+                self._changes.append(_change(kind, what, body))
 
 
 def _change(kind: Kind, what: str, body: Object) -> Change:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from testbed.faultproxy import FaultProxy, Injury, Rule, To
 from tests.e2e import rollout
-from tests.e2e.harness import NODE_STATES, POLICIES, eventually
+from tests.e2e.harness import NODE_STATES, POLICIES, eventually, follow
 from tests.e2e.stage import HALVES, WHOLE, Stage, stage, writes
 
 from gpupartition.kube import NODES, PODS
@@ -55,7 +55,7 @@ class Marksman:
 
 async def stopped_in(cluster: Cluster, program: Program, phase: str, version: str, *, but: Sequence[str] = ()) -> str:
     """Stop the operator while a node (`but` these) is in a phase, looking from this version on; returns the node."""
-    async for _, body in cluster.client.watch(NODE_STATES, resource_version=version):
+    async for _, body in follow(cluster.client, NODE_STATES, version):
         node = str(body["metadata"]["name"])
         if body.get("status", {}).get("phase") != phase or node in but:
             continue

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from testbed import nodes as simulated
 from tests.e2e import rollout
-from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually
+from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually, follow
 from tests.e2e.rollout import Watcher, condition
 from tests.e2e.stage import HALVES, WHOLE, Holder, Stage, gone_from, stage, writes
 
@@ -396,7 +396,7 @@ async def test_a_claim_allocated_at_the_very_last_moment_sends_the_node_back_to_
     async with Watcher(cluster) as history:
         await scene.want_halves(rollout=WAIT)
         caught = ""
-        async for _, body in cluster.client.watch(NODE_STATES, resource_version=version):
+        async for _, body in follow(cluster.client, NODE_STATES, version):
             if body.get("status", {}).get("phase") != "Applying":
                 continue
             os.kill(program.pid, signal.SIGSTOP)
