@@ -99,7 +99,7 @@ class Application:
         """Have it compared with its repository, as a webhook does; returns it as it is then."""
         again = {"metadata": {"annotations": {"argocd.argoproj.io/refresh": "normal"}}}
         await self.cluster.client.patch(APPLICATIONS, self.name, again, namespace=NAMESPACE)
-        return await eventually(self._compared)
+        return await eventually(self._compared, within=60)
 
     async def _compared(self) -> Object:
         body = await self.get()
