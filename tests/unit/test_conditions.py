@@ -93,9 +93,9 @@ def rollout(*nodes: Node, reason: str = "", words: str = "", **more: Any) -> Rol
 def status(
     of: Rollout, *, before: PolicyStatus | None = None, generation: int = 1, now: Any = T0, revision: str = "r"
 ) -> PolicyStatus:
-    return summarise(
-        of, before=before or PolicyStatus(), generation=generation, now=now, revision=revision, arriving=ARRIVING
-    )
+    before = before or PolicyStatus()
+    found, _ = summarise(of, before=before, generation=generation, now=now, revision=revision, arriving=ARRIVING)
+    return found
 
 
 def said(found: PolicyStatus) -> dict[str, tuple[str, str]]:

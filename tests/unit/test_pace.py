@@ -23,7 +23,6 @@ from gpupartition.domain.admission import Admission, Rules, Standing, admit
 from gpupartition.domain.backend import Problem, Turn
 from gpupartition.domain.conditions import summarise, verdict
 from gpupartition.domain.lifecycle import advance
-from gpupartition.domain.patience import patience_ends
 from gpupartition.domain.rest import released_at, rest
 from gpupartition.domain.rollout import Rollout
 from gpupartition.domain.world import Limits
@@ -319,9 +318,15 @@ DEADLINE: Final = timedelta(seconds=600)
 
 
 def told(of: Rollout, now: datetime, before: PolicyStatus | None = None, generation: int = 1) -> PolicyStatus:
-    return summarise(
-        of, before=before or PolicyStatus(), generation=generation, now=now, revision="r", arriving=ARRIVING
-    )
+    return looked_at(of, now, before, generation)[0]
+
+
+def looked_at(
+    of: Rollout, now: datetime, before: PolicyStatus | None = None, generation: int = 1
+) -> tuple[PolicyStatus, datetime | None]:
+    """The status, and when it will be called stalled."""
+    before = before or PolicyStatus()
+    return summarise(of, before=before, generation=generation, now=now, revision="r", arriving=ARRIVING)
 
 
 def says(status: PolicyStatus, kind: str) -> Condition | None:
@@ -409,15 +414,19 @@ def test_a_conflict_that_lasts_is_stalled_and_still_called_a_conflict() -> None:
 def test_without_a_deadline_it_waits_for_ever() -> None:
     stuck = rollout(node("b", Phase.APPLYING))
     assert not says(told(stuck, T0 + timedelta(days=365), told(stuck, T0)), "Stalled")
-    of = patience_ends(stuck, verdict(stuck), before=PolicyStatus(), generation=1, now=T0, arriving=ARRIVING)
-    assert of is None
+    assert looked_at(stuck, T0)[1] is None
 
 
 def test_it_is_known_when_to_look_again() -> None:
     stuck = rollout(node("b", Phase.APPLYING), spec=spec(**PATIENT))
-    before = told(stuck, T0)
-    due = patience_ends(stuck, verdict(stuck), before=before, generation=1, now=T0 + MINUTE, arriving=ARRIVING)
-    assert due == T0 + DEADLINE
+    assert looked_at(stuck, T0 + MINUTE, told(stuck, T0))[1] == T0 + DEADLINE
+
+
+def test_what_is_stalled_already_is_not_looked_at_again_for_that() -> None:
+    stuck = rollout(node("b", Phase.APPLYING), spec=spec(**PATIENT))
+    late, due = looked_at(stuck, T0 + DEADLINE, told(stuck, T0))
+    assert says(late, "Stalled")
+    assert due is None
 
 
 def test_a_policy_that_is_done_has_no_deadline() -> None:
@@ -451,8 +460,7 @@ def test_a_driver_that_comes_a_moment_after_its_policy_is_waited_for() -> None:
     fresh = told(NO_DRIVER, T0)
     assert not stalls(fresh)
     assert not stalls(told(NO_DRIVER, T0 + ARRIVING - SECOND, fresh))
-    due = patience_ends(NO_DRIVER, verdict(NO_DRIVER), before=fresh, generation=1, now=T0 + SECOND, arriving=ARRIVING)
-    assert due == T0 + ARRIVING
+    assert looked_at(NO_DRIVER, T0 + SECOND, fresh)[1] == T0 + ARRIVING
 
 
 def test_one_that_does_not_come_stalls_its_policy_until_something_else_is_asked() -> None:

@@ -20,10 +20,9 @@ from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Reco
 from gpupartition.controller.scope import Scope, Standings, ledger_of
 from gpupartition.domain.admission import Admission, as_granted
 from gpupartition.domain.backend import NodeFacts, Problem
-from gpupartition.domain.conditions import summarise, verdict
+from gpupartition.domain.conditions import summarise
 from gpupartition.domain.lifecycle import DEGRADED
 from gpupartition.domain.outlook import sentence
-from gpupartition.domain.patience import patience_ends
 from gpupartition.domain.plan import Plan
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.rollout import Rollout
@@ -65,12 +64,15 @@ class Summary:
         rollout = Rollout(
             spec=policy.spec, nodes=(), records={}, admission=Admission(), problems=problems, deleting=policy.deleting
         )
-        now = datetime.now(UTC)
-        arriving = self._settings.limits.arriving
-        status = summarise(
-            rollout, before=policy.status, generation=policy.generation, now=now, revision="", arriving=arriving
+        status, stalls = summarise(
+            rollout,
+            before=policy.status,
+            generation=policy.generation,
+            now=datetime.now(UTC),
+            revision="",
+            arriving=self._settings.limits.arriving,
         )
-        return sooner(await self._write(body, policy, status), self._due(rollout, policy, now))
+        return sooner(await self._write(body, policy, status), stalls)
 
     async def policy(self, scope: Scope, admission: Admission) -> timedelta | None:
         """Sum up; returns when to do so again, if it was too early."""
@@ -104,30 +106,17 @@ class Summary:
             arriving=self._settings.limits.arriving,
             capacity=self._census.capacity(scope),
         )
-        status = sum_up(rollout)
+        status, stalls = sum_up(rollout)
         said_before = _is_ready(policy.status) and policy.status.observed_generation == policy.generation
         if _is_ready(status) and not said_before:
             if not await self._really(scope):
                 return SOON
             astray = await self._astray(scope)
             if astray:
-                rollout, look_again = replace(rollout, astray=astray), WATCHED
-                status = sum_up(rollout)
-        again = await self._write(scope.body, policy, status)
-        again = sooner(again, self._due(rollout, policy, now))
+                look_again = WATCHED
+                status, stalls = sum_up(replace(rollout, astray=astray))
+        again = sooner(await self._write(scope.body, policy, status), stalls)
         return sooner(again, now + look_again if look_again else None)
-
-    def _due(self, rollout: Rollout, policy: Policy, now: datetime) -> datetime | None:
-        """When waiting will be called stalled, if nothing happens until then."""
-        due = patience_ends(
-            rollout,
-            verdict(rollout),
-            before=policy.status,
-            generation=policy.generation,
-            now=now,
-            arriving=self._settings.limits.arriving,
-        )
-        return due if due is not None and due > now else None
 
     async def _outlook(self, scope: Scope) -> tuple[Plan | None, timedelta | None]:
         """For a policy that observes: what it would do."""

@@ -233,12 +233,15 @@ def summarise(
     revision: str,
     arriving: timedelta,
     capacity: Iterable[ProfileCapacity] = (),
-) -> PolicyStatus:
-    """The whole status; equal to `before` when nothing that it says has changed."""
+) -> tuple[PolicyStatus, datetime | None]:
+    """The whole status, equal to `before` when nothing that it says has changed; and when waiting will be called stalled, if nothing happens.
+
+    None where waiting has no end, or is called so by now.
+    """
     said = verdict(rollout)
     due = patience_ends(rollout, said, before=before, generation=generation, now=now, arriving=arriving)
     if due is not None and due <= now:
-        said = out_of_patience(rollout, said)
+        said, due = out_of_patience(rollout, said), None
     counts = count(rollout)
     conditions = {c.type: c for c in before.conditions}
 
@@ -268,7 +271,7 @@ def summarise(
     drift = brake(rollout.records, before=before.drift, asked=rollout.accept_drift, matched=len(rollout.nodes), now=now)
     newly = before.accepted_at is None or before.observed_generation != generation
     accepted_at = now if said.accepted and newly else before.accepted_at
-    return PolicyStatus(
+    status = PolicyStatus(
         observed_generation=generation,
         accepted_at=accepted_at,
         first_accepted_at=before.first_accepted_at or accepted_at,
@@ -281,3 +284,4 @@ def summarise(
         drift=drift,
         conditions=[c for c in all_conditions if c is not None],
     )
+    return status, due
