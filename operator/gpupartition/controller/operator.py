@@ -139,11 +139,13 @@ class Operator:
 
     def _tell_policies_of(self, node: Object | None) -> None:
         """Have those look again that select a node, as it is or as it was."""
-        for name, body in self._kinds.policies.items():
-            known = self._selecting.get(name)
-            if known is None or known[0] is not body:
-                known = self._selecting[name] = body, Policy.read(body)
-            if known[1].selects(node):
+        before = self._selecting
+        self._selecting = {
+            name: known if (known := before.get(name)) and known[0] is body else (body, Policy.read(body))
+            for name, body in self._kinds.policies.items()
+        }
+        for name, (_, policy) in self._selecting.items():
+            if policy.selects(node):
                 self._policy_progressed(name)
 
     def _policy_progressed(self, name: str) -> None:
