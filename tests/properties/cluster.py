@@ -32,7 +32,7 @@ from gpupartition.domain.effects import (
     PatchNode,
 )
 from gpupartition.domain.eviction import Occupant
-from gpupartition.domain.guards import IN_VAIN, STRANDED, expected_pool, in_vain
+from gpupartition.domain.expected import IN_VAIN, STRANDED, expected_pool, in_vain
 from gpupartition.domain.holders import Holder, holders
 from gpupartition.domain.lifecycle import advance
 from gpupartition.domain.pool import Pool

@@ -32,7 +32,7 @@ from gpupartition.domain.conditions import summarise
 from gpupartition.domain.effects import PatchNode
 from gpupartition.domain.entries import Unreadable, identity, is_entry, is_there, last_used, used, waits_for_rest
 from gpupartition.domain.entries import written as written_at
-from gpupartition.domain.guards import is_expected
+from gpupartition.domain.expected import is_expected
 from gpupartition.domain.holders import holders
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.rest import released_at

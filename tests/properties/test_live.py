@@ -22,7 +22,7 @@ from gpupartition.domain import changes, writes
 from gpupartition.domain.ahead import ahead
 from gpupartition.domain.backend import Cluster, Observation
 from gpupartition.domain.effects import CreateSlice, DeleteSlice, PutSlice
-from gpupartition.domain.guards import is_expected
+from gpupartition.domain.expected import is_expected
 from gpupartition.domain.holders import Holder
 from gpupartition.domain.lifecycle import advance
 from gpupartition.domain.pool import Device, Pool

@@ -15,7 +15,7 @@ from gpupartition.api.v1alpha1 import DriverSpec, NodeStateStatus, Phase
 from gpupartition.backends import slices
 from gpupartition.domain.backend import Cluster, Config
 from gpupartition.domain.effects import CreateSlice, Effect, PutSlice
-from gpupartition.domain.guards import expected_pool
+from gpupartition.domain.expected import expected_pool
 from gpupartition.domain.lifecycle import advance
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.world import AT_REST

@@ -11,7 +11,7 @@ from typing import Final
 from tests.unit.worlds import record, world
 
 from gpupartition.api.v1alpha1 import DrainMode, Phase
-from gpupartition.domain.lifecycle import PHASES, Row
+from gpupartition.domain.phases import PHASES, Row
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "architecture.md"
 BEGIN, END = "<!-- phases -->", "<!-- /phases -->"

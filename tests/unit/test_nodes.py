@@ -36,8 +36,9 @@ from gpupartition.domain.admission import Admission, Rules, Standing, admit
 from gpupartition.domain.backend import NodeFacts
 from gpupartition.domain.drift import REPAIRS, brake, brake_message
 from gpupartition.domain.effects import RemoveTaint
-from gpupartition.domain.lifecycle import advance, time_left, way_out
+from gpupartition.domain.lifecycle import advance, way_out
 from gpupartition.domain.others import at_work, skips, writer
+from gpupartition.domain.phases import time_left
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.rest import rest
 from gpupartition.domain.world import AT_REST, World

@@ -38,7 +38,7 @@ from gpupartition.domain.effects import (
     PatchNode,
 )
 from gpupartition.domain.entries import Document
-from gpupartition.domain.lifecycle import PHASES
+from gpupartition.domain.phases import PHASES
 from gpupartition.domain.world import AT_REST, World
 from gpupartition.domain.writes import Subject, effects, touched_since
 

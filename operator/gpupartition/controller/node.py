@@ -22,7 +22,8 @@ from gpupartition.controller.world import Moved, Reader
 from gpupartition.domain.backend import Refused
 from gpupartition.domain.effects import DeleteHolder, DeleteTaintRule, Effect, EvictPod, PatchNode
 from gpupartition.domain.eviction import rests
-from gpupartition.domain.lifecycle import advance, time_left
+from gpupartition.domain.lifecycle import advance
+from gpupartition.domain.phases import time_left
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.rest import rest
 from gpupartition.domain.world import AT_REST, Step, World

@@ -28,11 +28,11 @@ from gpupartition.controller.trimmed import condition, since_ready, trim_node
 from gpupartition.domain.ahead import ahead
 from gpupartition.domain.backend import Config, Kept, NodeFacts, Observation
 from gpupartition.domain.entries import identity, is_entry
+from gpupartition.domain.expected import in_vain
 from gpupartition.domain.groups import Group
-from gpupartition.domain.guards import in_vain
 from gpupartition.domain.holders import Holder
-from gpupartition.domain.lifecycle import ABANDONED
 from gpupartition.domain.others import at_work, skips
+from gpupartition.domain.phases import ABANDONED
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.quiesce import holds, in_force, quiesce
 from gpupartition.domain.retiring import retired

@@ -21,8 +21,8 @@ from gpupartition.controller.scope import Scope, Standings, ledger_of
 from gpupartition.domain.admission import Admission, as_granted
 from gpupartition.domain.backend import NodeFacts, Problem
 from gpupartition.domain.conditions import summarise
-from gpupartition.domain.lifecycle import DEGRADED
 from gpupartition.domain.outlook import sentence
+from gpupartition.domain.phases import DEGRADED
 from gpupartition.domain.plan import Plan
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.rollout import Rollout

@@ -20,7 +20,7 @@ from gpupartition.api.v1alpha1 import (
 )
 from gpupartition.domain.backend import Turn
 from gpupartition.domain.drift import brake, is_drifting
-from gpupartition.domain.guards import STRANDED
+from gpupartition.domain.expected import STRANDED
 from gpupartition.domain.patience import out_of_patience, patience_ends
 from gpupartition.domain.rollout import UNREADABLE, Rollout, Verdict, blockers, count, failures, in_words
 from gpupartition.domain.world import AT_REST

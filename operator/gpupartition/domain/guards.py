@@ -6,16 +6,35 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Final, Literal
 
-from gpupartition.api.v1alpha1 import Assigned, DrainMode, OnFailure, OnTimeout, Phase
-from gpupartition.domain.backend import Object, Observation
+from gpupartition.api.v1alpha1 import DrainMode, OnFailure, OnTimeout, Phase
+from gpupartition.domain.backend import Observation
+from gpupartition.domain.expected import STRANDED, expected_now, expected_pool, in_vain, lacks_only_gpus
 from gpupartition.domain.pool import Pool
-from gpupartition.domain.retiring import possible, retired
+from gpupartition.domain.retiring import possible
+from gpupartition.domain.steps import assigned, restarted, step_used, still_to_go
 from gpupartition.domain.world import State, World
 
 Guard = Callable[[State, World], bool]
 
-IN_VAIN: Final = f"{Phase.ROLLING_BACK}Failed"
-STRANDED: Final = "Stranded"  # the same, and nothing else was wanted of the node: only people can say what leads on
+
+def both(one: Guard, other: Guard) -> Guard:
+    """Where the one holds and the other."""
+    return lambda state, world: one(state, world) and other(state, world)
+
+
+def not_(guard: Guard) -> Guard:
+    """Where it does not hold."""
+    return lambda state, world: not guard(state, world)
+
+
+def clean(guard: Guard) -> Guard:
+    """The guard, for hardware that is what was verified last."""
+    return lambda state, world: guard(state, world) and not state.dirty
+
+
+def dirty(guard: Guard) -> Guard:
+    """The guard, for hardware of which nothing is verified."""
+    return lambda state, world: guard(state, world) and state.dirty
 
 
 def gone(_: State, world: World) -> bool:
@@ -34,6 +53,15 @@ def wanted_back(state: State, world: World) -> bool:
     return unwanted(state, world) or (
         wanted is not None and previous is not None and wanted.fingerprint == previous.fingerprint
     )
+
+
+def worth_going_back(state: State, world: World) -> bool:
+    """A node that would go back to what it was to be is not tried again and again: somebody has to ask. What is given up is not tried."""
+    target, previous = state.target, state.previous
+    elsewhere = target is not None and previous is not None and target.fingerprint != previous.fingerprint
+    given_up = world.abandoned and unwanted(state, world)
+    untried = state.reason != STRANDED and (elsewhere or unwanted(state, world))
+    return wanted_back(state, world) and untried and not given_up
 
 
 def superseded(state: State, world: World) -> bool:
@@ -133,128 +161,9 @@ def halts_undrained(_: State, world: World) -> bool:
     return asked and not (world.drain.mode is DrainMode.EVICT and world.no_eviction)
 
 
-def step_used(state: State, world: World) -> bool:
-    """The node carries this very step: its one write has been done."""
-    return bool(state.step) and world.observed.step == state.step
-
-
-def assigned(state: State, world: World) -> bool:
-    """This step has brought the node the assignment of the target."""
-    return step_used(state, world) and state.target is not None and world.observed.assignment == state.target.assignment
-
-
-def cancelled(state: State, world: World) -> bool:
-    """This step was used up without assigning anything."""
-    return step_used(state, world) and not assigned(state, world)
-
-
-def assigned_under_a_holder(state: State, world: World) -> bool:
-    """Somebody got a device in spite of the taint (a toleration, a rule deleted by hand).
-
-    A Restart changes no device: pods that end meanwhile only wait for the driver to be up again.
-    """
-    return state.change != "Restart" and assigned(state, world) and bool(world.holders)
-
-
-def needs_restart(state: State, world: World, to: Assigned | None) -> bool:
-    """Nothing makes the driver start anew unless its pod is deleted: it never does by itself, or the value on the node does not change."""
-    came_from = state.previous if to is state.target else state.target
-    same_value = to is not None and came_from is not None and came_from.assignment == to.assignment
-    return same_value or world.observed.restarts
-
-
-def to_go(state: State, world: World) -> Object | None:
-    """The pod that was to go, in whichever step, and is still there: whoever was about to delete it may yet come."""
-    pods = (world.observed.plugin, world.observed.agent)
-    uid = state.restart.pod_uid if state.restart is not None else ""
-    return next((pod for pod in pods if pod is not None and pod["metadata"]["uid"] == uid), None)
-
-
-def still_to_go(state: State, world: World) -> bool:
-    """There is such a pod."""
-    return to_go(state, world) is not None
-
-
-def restart_due(state: State, world: World, to: Assigned | None) -> bool:
-    """A plugin pod has to go, and which one is not yet on record for this step."""
-    recorded = state.restart is not None and state.restart.step == state.step
-    return (
-        step_used(state, world)
-        and world.observed.assignment == (to.assignment if to else None)
-        and world.observed.plugin is not None
-        and world.observed.acknowledged
-        and (needs_restart(state, world, to) or still_to_go(state, world))
-        and not recorded
-        and not world.holders
-    )
-
-
-def restarted(state: State, world: World, to: Assigned | None) -> bool:
-    """The pod that was to go in this step is gone and another one is up; or none had to, and none is left that had to in an earlier one."""
-    if still_to_go(state, world):
-        return False
-    if world.observed.plugin is None or not needs_restart(state, world, to):
-        return True
-    return state.restart is not None and state.restart.step == state.step
-
-
-def looked_too_early(state: State, world: World, to: Assigned | None) -> bool:
-    """The driver has done what it was told, and its plugin still publishes what it found when it started, some time ago.
-
-    What a driver says may be about what it was told before, or before a reboot: so this may come more than once.
-    """
-    seen = world.observed
-    if not (seen.restarts and seen.ready and _has_had_time(world)):
-        return False
-    told = step_used(state, world) and to is not None and seen.assignment == to.assignment
-    free = world.node_ready if state.recovering else not world.holders
-    return told and free and not still_to_go(state, world) and not expected_now(state, world)
-
-
-def _has_had_time(world: World) -> bool:
-    """The plugin began so long ago that it would publish by now what it found.
-
-    By the clock with which this very operator has seen it: when it was created is told by the API server's, which may be minutes off, and
-    would have each new pod replaced before it is up, or GPUs given up that it is about to find.
-    """
-    return world.plugin_seen >= world.limits.start_anew
-
-
-def looked_again(state: State, world: World) -> bool:
-    """The plugin has started anew in this step, after the driver was done, and publishes what it found then: no GPU comes by waiting."""
-    anew = state.restart is not None and state.restart.step == state.step and not state.restart.agent
-    return anew and world.observed.restarts and not still_to_go(state, world) and _has_had_time(world)
-
-
-def gave_up(state: State, world: World) -> bool:
-    """The driver says that it has failed at what this step told it, and knew what it was told.
-
-    It may have said so late, of what it was told before: it gets a moment to take that back.
-    """
-    says_so = step_used(state, world) and bool(world.observed.failed)
-    late = state.since is not None and world.now - state.since >= world.limits.min_ready
-    return says_so and late and not world.observed.stale and not _recorded_agent(state)
-
-
-def knew_too_little(state: State, world: World) -> bool:
-    """The driver says that it has failed, and may not have seen the config: it is older than that, and sees such things late."""
-    seen = world.observed
-    failed = step_used(state, world) and bool(seen.failed) and seen.stale and seen.agent is not None
-    return failed and not _recorded_agent(state) and not world.holders
-
-
-def knows_now(state: State, world: World) -> bool:
-    """The pod that knew too little is gone, and another one is there."""
-    return _recorded_agent(state) and not still_to_go(state, world) and world.observed.agent is not None
-
-
-def _recorded_agent(state: State) -> bool:
-    return state.restart is not None and state.restart.step == state.step and state.restart.agent
-
-
 def acknowledged(state: State, world: World) -> bool:
     """The driver runs with the target's config."""
-    return assigned(state, world) and restarted(state, world, state.target) and world.observed.ready
+    return assigned(state, world) and restarted(state, world) and world.observed.ready
 
 
 def verified(state: State, world: World) -> bool:
@@ -265,12 +174,6 @@ def verified(state: State, world: World) -> bool:
 def verified_but_superseded(state: State, world: World) -> bool:
     """The hardware is as this step was to bring it, so going on from here, or giving up, is as safe as from any verified layout."""
     return superseded(state, world) and verified(state, world)
-
-
-def lacks_only_gpus(state: State, world: World) -> bool:
-    """GPUs are missing, and the others are exactly as the phase waits for."""
-    seen = world.observed
-    return seen.ready and seen.pool.equals_but_for_lost_gpus(expected_pool(state))
 
 
 def verified_but_for_lost_gpus(state: State, world: World) -> bool:
@@ -294,7 +197,7 @@ def _walked_back(state: State, world: World) -> bool:
         step_used(state, world)
         and state.previous is not None
         and world.observed.assignment == state.previous.assignment
-        and restarted(state, world, state.previous)
+        and restarted(state, world)
     )
 
 
@@ -309,11 +212,6 @@ def former_pool_is_back(state: State, world: World) -> bool:
     return _walked_back(state, world) and world.observed.ready and former and lasts
 
 
-def in_vain(state: State) -> bool:
-    """The way back was walked, and did not lead there (it may be being walked once more): what the node had would still make it whole."""
-    return state.phase in {Phase.FAILED, Phase.ROLLING_BACK} and state.reason in {IN_VAIN, STRANDED}
-
-
 def hopeless(state: State, world: World) -> bool:
     """Somebody asked to let go of a node that nobody wants, while what has failed before is tried once more."""
     return world.abandoned and unwanted(state, world) and in_vain(state)
@@ -323,23 +221,6 @@ def mended(state: State, world: World) -> bool:
     """That way has led there after all, without another write: the driver was only slow, or somebody has mended it."""
     lasts = world.node_ready and world.matched >= world.limits.min_ready
     return in_vain(state) and former_pool_is_back(state, world) and lasts
-
-
-def expected_pool(state: State) -> Pool:
-    """What the node has to publish before it may leave its phase."""
-    goes_back = state.phase is Phase.ROLLING_BACK or in_vain(state)
-    assigned_layout = state.previous if goes_back else state.target
-    return Pool.from_json(assigned_layout.pool if assigned_layout else "")
-
-
-def expected_now(state: State, world: World) -> bool:
-    """The pool is exactly what the phase waits for, and whatever is retired is there for those who have it."""
-    return is_expected(state, world.observed)
-
-
-def is_expected(state: State, seen: Observation) -> bool:
-    """The same of what was seen."""
-    return seen.pool.equals(expected_pool(state)) and seen.retired.equals(retired(state))
 
 
 def depth(seen: Observation, then: Pool) -> Literal["Restart", "Repartition"]:
@@ -360,6 +241,11 @@ def under_its_users(state: State, world: World) -> bool:
 def goes_live(state: State) -> bool:
     """Nobody is kept from the node while it is changed."""
     return state.quiesce == "None"
+
+
+def closed(state: State, _: World) -> bool:
+    """It is: for a node that was never closed another layout is another change."""
+    return not goes_live(state)
 
 
 def unquiesced(_: State, world: World) -> bool:
@@ -385,26 +271,3 @@ def let_go(state: State, world: World) -> bool:
 def halts(_: State, world: World) -> bool:
     """The policy wants a node that fails left as it is, for somebody to look at."""
     return world.on_failure is OnFailure.HALT
-
-
-def missing_gpus(seen: Pool, wanted: Pool) -> str:
-    """What a person would say of GPUs that are not there."""
-    missing = sorted(wanted.gpus - seen.gpus)
-    return f"{len(missing)} of {len(wanted.gpus)} GPUs are missing, such as {missing[0] if missing else '?'}; the others publish what is wanted"
-
-
-def lacking(seen: Observation, wanted: Pool) -> str:
-    """What a person would say keeps a node from being what it is to be; "" when nothing is known to."""
-    facts = (seen.failed or seen.complaint, seen.pool.problem, difference(seen.pool, wanted))
-    return "; ".join(filter(None, facts))
-
-
-def difference(seen: Pool, wanted: Pool) -> str:
-    """What a person would say is wrong with the published devices; "" when the names are right."""
-    missing, gone = wanted.vanishing_names(seen), seen.vanishing_names(wanted)
-    parts = []
-    if missing:
-        parts.append(f"{len(missing)} of {len(wanted.devices)} devices are missing, such as {min(missing)}")
-    if gone:
-        parts.append(f"{len(gone)} are there that should be gone, such as {min(gone)}")
-    return " and ".join(parts)

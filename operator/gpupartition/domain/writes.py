@@ -26,9 +26,10 @@ from gpupartition.domain.effects import (
 from gpupartition.domain.entries import is_there, last_used, used, waits_for_rest
 from gpupartition.domain.eviction import Occupant, next_to_go
 from gpupartition.domain.groups import Group
-from gpupartition.domain.guards import forced, goes_live, quiesced, step_used, to_go, unwanted
+from gpupartition.domain.guards import forced, goes_live, quiesced, unwanted
 from gpupartition.domain.quiesce import CORDONS, holds
 from gpupartition.domain.retiring import published
+from gpupartition.domain.steps import restart_recorded, step_used, to_go
 from gpupartition.domain.world import AT_REST, World
 
 
@@ -233,8 +234,7 @@ def _assign(state: NodeStateStatus, world: World, subject: Subject, to: Assigned
     write = subject.backend.assign(subject.driver, subject.facts, published(state, to), state.step, state.generation)
     if write is not None:
         return (write,)
-    of_this_step = state.restart is not None and state.restart.step == state.step
-    goes = _delete_plugin(state, world) if of_this_step else ()
+    goes = _delete_plugin(state, world) if restart_recorded(state) else ()
     return goes or (_lost_config(state, world, subject) if to is state.target else ())
 
 

@@ -12,7 +12,7 @@ from gpupartition.api.v1alpha1.shared import Blocker, Hash, LabelValue, Message,
 
 
 class Phase(StrEnum):
-    """Where a node is on its way; domain/lifecycle.py has the table."""
+    """Where a node is on its way; domain/phases.py has the table."""
 
     PENDING = "Pending"
     ADMITTED = "Admitted"
