@@ -35,7 +35,7 @@ class PackedSlice:
     node: str
     group: str
     on: frozenset[str]
-    head: bytes
+    head: str
     offered: str
 
     @property
@@ -63,7 +63,7 @@ def packed(body: Object) -> PackedSlice:
         node=spec.get("nodeName", ""),
         group=group,
         on=frozenset(_on(spec)) if group else frozenset(),
-        head=orjson.dumps(rest),
+        head=orjson.dumps(rest).decode(),  # its bytes would keep the 4 KiB in which they were written
         offered=intern(orjson.dumps(offered).decode()),
     )
 
