@@ -196,6 +196,16 @@ async def test_of_a_list_only_what_is_asked_for_is_kept(client: Client, server: 
     assert listing.items == [{"is": "a"}, {"is": "c"}]
 
 
+async def test_a_page_has_as_many_objects_as_a_moment_is_enough_to_read(client: Client, server: Scripted) -> None:
+    large = {"metadata": {"name": "b", "annotations": {"large": "." * 2**19}}}
+    small = page("a", more="more")
+    server.will_answer(small, Answer({**small.body, "items": [large]}), Answer({**small.body, "items": []}), page("c"))
+    await client.list(NODES, page=300)
+    first, *later = (int(request.query["limit"]) for request in server.asked)
+    assert first < 300, "nobody knows yet how large they are"
+    assert later == [300, 1, 1]
+
+
 async def test_a_list_whose_pages_grew_too_old_is_read_in_one_piece(client: Client, server: Scripted) -> None:
     server.will_answer(page("a", more="more"), refusal(410, "Expired", "too old"), page("b", "c", version="9"))
     listing = await client.list(NODES, page=1)

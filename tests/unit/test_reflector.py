@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import pytest_asyncio
 from tests.unit.scripted import Answer, Scripted, line, refusal, scripted
 
 from gpupartition.kube import NODES, Client
+from gpupartition.kube.pauses import AT_ONCE
 from gpupartition.kube.reflector import Reflector
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
-
-    import pytest
 
     from gpupartition.kube import Object
 
@@ -34,6 +35,9 @@ def version_of(body: Object) -> str:
     if "zone" in body["metadata"]:
         raise KeyError("zone")
     return str(body["metadata"]["resourceVersion"])
+
+
+MANY = [node(f"n{number}", 3) for number in range(10)]
 
 
 def listed(*nodes: Object, version: int, more: str = "") -> Answer:
@@ -114,6 +118,40 @@ async def test_a_version_that_never_comes_is_given_up_for_a_new_list(server: Scr
     async with following(server, *script) as reflector:
         assert versions_watched_from(server) == ["300"] * 5 + ["9"]
         assert dict(reflector.items()) == {"a": "7"}
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        (listed(*MANY, version=5),),
+        (listed(version=5), watched(*(("ADDED", each) for each in MANY))),
+    ],
+    ids=["list", "watch"],
+)
+async def test_others_have_their_turn_while_much_is_read(server: Scripted, script: tuple[Answer, ...]) -> None:
+    turns: list[int] = []
+    of_others = 0
+
+    def slowly(body: Object) -> str:
+        until = time.monotonic() + 2 * AT_ONCE
+        while time.monotonic() < until:
+            pass
+        turns.append(of_others)
+        return version_of(body)
+
+    async def others() -> None:
+        nonlocal of_others
+        while len(turns) < len(MANY):
+            of_others += 1
+            await asyncio.sleep(0)
+
+    server.will_answer(*script, SILENCE)
+    async with Client.connect(server.kubeconfig) as client, asyncio.timeout(20):
+        following = asyncio.create_task(Reflector(client, NODES, slowly).run())
+        await others()
+        following.cancel()
+        await asyncio.wait([following])
+    assert len(set(turns)) == len(MANY), "they had none between one object and the next"
 
 
 async def test_it_says_what_is_wrong_until_it_is_right_again(server: Scripted) -> None:

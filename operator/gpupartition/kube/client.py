@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import aiohttp
 
@@ -44,6 +44,11 @@ _ATTEMPTS: Final = (
 _FIRST_PAUSE: Final = 0.2  # seconds, doubled each time
 _LONGEST_PAUSE: Final = 10.0  # seconds; a server that asks for more patience is overloaded, and its caller should know
 
+_FIRST_PAGE: Final = 20  # objects, of which nobody knows yet how large they are
+_PAGE_SIZE: Final = (
+    2**20
+)  # bytes, which take 5 ms to read: nothing else moves meanwhile, and as objects they are ten times as large
+
 _CONNECT: Final = 10.0  # seconds
 _SILENCE: Final = 75.0  # seconds without a byte on a watch; servers send a bookmark each minute
 _WATCH: Final = (300, 600)  # seconds after which the server ends a watch, drawn so that not all end at once
@@ -66,6 +71,11 @@ class _Request:
     body: object = None
     content: str = _JSON
     accept: str = ""
+
+
+class _Answer(NamedTuple):
+    value: Object
+    size: int  # bytes, of the text
 
 
 class Client:
@@ -165,23 +175,26 @@ class Client:
         label_selector: str = "",
         page: int = 500,
     ) -> AsyncGenerator[Listing]:
-        """Read all that match, as of one moment, `page` at a time (0: all at once).
+        """Read all that match, as of one moment, `page` at a time, or fewer where they are large (0: all at once).
 
         Raises Gone when the server forgot that moment before the last page: what came before is a part of the truth.
         """
         ask = _Request(method="GET", what=f"list {kind} {_at(namespace)}".rstrip(), path=kind.path(namespace))
-        query = _selectors(field_selector, label_selector) | ({"limit": str(page)} if page else {})
-        coming: asyncio.Task[Object] | None = asyncio.create_task(self._read(replace(ask, query=query)))
+        query = _selectors(field_selector, label_selector)
+        limit = {"limit": str(min(page, _FIRST_PAGE))} if page else {}
+        coming: asyncio.Task[_Answer] | None = asyncio.create_task(self._asked(replace(ask, query=query | limit)))
         try:
             while coming is not None:
-                answer = await coming
+                answer, size = await coming
                 of = {"apiVersion": answer["apiVersion"], "kind": answer["kind"].removesuffix("List")}
-                meta = answer["metadata"]
+                meta, items = answer["metadata"], answer.get("items") or ()
                 token = meta.get("continue")
-                after = replace(ask, query={**query, "continue": token})
+                if items:
+                    limit = {"limit": str(max(1, min(page, len(items) * _PAGE_SIZE // size)))}
+                after = replace(ask, query={**query, **limit, "continue": token})
                 # The server makes the next page while this one is looked at.
-                coming = asyncio.create_task(self._read(after)) if token else None
-                yield Listing([of | item for item in answer.get("items") or ()], meta["resourceVersion"])
+                coming = asyncio.create_task(self._asked(after)) if token else None
+                yield Listing([of | item for item in items], meta["resourceVersion"])
         finally:
             if coming is not None:
                 coming.cancel()
@@ -342,6 +355,9 @@ class Client:
         return await (self._read(ask) if method == "GET" else self._write(ask))
 
     async def _read(self, ask: _Request) -> Object:
+        return (await self._asked(ask)).value
+
+    async def _asked(self, ask: _Request) -> _Answer:
         for attempt in range(1, _ATTEMPTS):
             try:
                 return await self._once(ask)
@@ -357,9 +373,9 @@ class Client:
         if not self._may_write():
             raise ApiError(ask.what, 0, "NotLeading", "nothing was sent, because another instance may be at work")
         # The server gives up when we do: what its caller has given up must not happen much later.
-        return await self._once(replace(ask, query={**ask.query, "timeout": f"{self._patience:g}s"}))
+        return (await self._once(replace(ask, query={**ask.query, "timeout": f"{self._patience:g}s"}))).value
 
-    async def _once(self, ask: _Request) -> Object:
+    async def _once(self, ask: _Request) -> _Answer:
         try:
             async with self._session.request(
                 ask.method,
@@ -378,9 +394,10 @@ class Client:
             self._warned.add(warning)  # each once: a deprecated field would otherwise fill the log with every write
             log.warning("%s: the API server warns: %s", ask.what, warning)
         try:
-            return cast("Object", parsed(answer) if response.content_type == _JSON else answer.decode(errors="replace"))
+            value = parsed(answer) if response.content_type == _JSON else answer.decode(errors="replace")
         except ValueError as error:
             raise _no_answer(ask.what, error) from error
+        return _Answer(cast("Object", value), len(answer))
 
 
 def _refusal(what: str, response: aiohttp.ClientResponse, text: str) -> ApiError:

@@ -13,6 +13,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from gpupartition.kube.errors import ApiError, Forbidden, Gone, NotFound
+from gpupartition.kube.pauses import Pauses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -120,7 +121,7 @@ class Reflector(Generic[T]):
 
     async def run(self) -> None:
         """Keep the copy true, until cancelled. No answer of the server ends it; a mistake in a callback does."""
-        failures, page = 0, self._page
+        failures, page, pauses = 0, self._page, Pauses()
         while True:
             try:
                 if not self.resource_version:
@@ -138,6 +139,7 @@ class Reflector(Generic[T]):
                     async for kind, obj in events:
                         self._see(kind, obj)
                         failures, self.trouble = 0, None
+                        await pauses.if_due()  # what has come already is read without waiting
             except Gone as error:
                 log.info("%s: listing again", error)
                 if not self.resource_version:
@@ -167,7 +169,7 @@ class Reflector(Generic[T]):
 
     async def _list(self, page: int) -> None:
         listed: set[str] = set()
-        version = ""
+        version, pauses = "", Pauses()
         pages = self._client.pages(
             self.kind,
             namespace=self._namespace,
@@ -181,6 +183,7 @@ class Reflector(Generic[T]):
                 for obj in part.items:
                     listed.add(key_of(obj))
                     self._put(obj)
+                    await pauses.if_due()
         for key in sorted((self._cache.keys() | self.unreadable.keys()) - listed):
             self._drop(key)
         self.resource_version = version

@@ -1,0 +1,24 @@
+"""Long work that lets others have their turn: probes, leases and the news of other objects wait for whatever holds up the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+AT_ONCE: Final = (
+    0.01  # seconds: five copies that are read at the same time hold up a probe for half of the tenth that it may take
+)
+
+
+class Pauses:
+    """The pauses of one piece of work; `if_due` is awaited after each small part of it."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+
+    async def if_due(self) -> None:
+        """Let others on, if they have waited for a while."""
+        if time.monotonic() - self._since > AT_ONCE:
+            await asyncio.sleep(0)
+            self._since = time.monotonic()
