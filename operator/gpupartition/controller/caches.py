@@ -147,6 +147,13 @@ class Caches:
             await reflector.read()
 
     @property
+    def changes(self) -> int:
+        """How often anything in any of them has changed."""
+        rules = [self._rules] if self._rules is not None else []
+        of_namespaces = [each for three in self._namespaces.values() for each in three]
+        return sum(each.changes for each in (*self._fixed, *rules, *of_namespaces, *self._config_maps.values()))
+
+    @property
     def _fixed(self) -> list[Reflector[Any]]:
         return [self.nodes, self.slices, self.claims, self.records, self.freeze]
 

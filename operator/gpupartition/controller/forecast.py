@@ -5,22 +5,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
-from gpupartition.api.v1alpha1 import DrainMode, NodeStateSpec, NodeStateStatus, PolicyRef
+from gpupartition.api.v1alpha1 import DrainMode, NodeStateSpec, NodeStateStatus, PolicyRef, PolicyStatus
 from gpupartition.controller.caches import Caches
+from gpupartition.controller.intent import Policy
 from gpupartition.controller.ledger import Ledger
 from gpupartition.controller.occupants import Occupants
 from gpupartition.controller.records import Record
 from gpupartition.controller.scope import Absence, Scope, ledger_of, standing
+from gpupartition.controller.trimmed import LONG_AGO
 from gpupartition.controller.world import Reader
 from gpupartition.domain.admission import Standing
 from gpupartition.domain.plan import Candidate, Lane, Plan, plan
 from gpupartition.domain.world import State, World
-
-A_FEW: Final = 50  # nodes that are looked at before anybody else is let on
+from gpupartition.kube.pauses import Pauses
 
 
 class Forecast:
@@ -52,6 +53,12 @@ class Forecast:
         # For thousands of nodes it takes seconds, and it reads no copy.
         return await asyncio.to_thread(plan, lanes, ledgers)
 
+    def made_of(self, scope: Scope) -> object:
+        """All that a plan of this policy follows from, beside the policy: as long as it is equal, another one would say the same."""
+        of_driver = [r for r in self._caches.records.values() if r.spec.driver == scope.driver.name]
+        rules = replace(self._ledger.rules(scope, scope.records, of_driver), now=LONG_AGO)
+        return self._caches.changes, scope.driver, ledger_of(scope.driver_body), scope.contested, rules
+
     async def _lane(self, scope: Scope, records: Mapping[str, Record], everybody: Mapping[str, Record]) -> Lane:
         of_driver = [r for r in everybody.values() if r.spec.driver == scope.driver.name]
         refused = "" if scope.stopped else "; ".join(str(p) for p in scope.problems[:3])
@@ -67,10 +74,10 @@ class Forecast:
         )
 
     async def _candidates(self, scope: Scope, records: Mapping[str, Record]) -> AsyncIterator[Candidate]:
-        for number, (_, record) in enumerate(sorted(records.items())):
-            if number % A_FEW == 0:
-                await asyncio.sleep(0)  # others have their turn
+        pauses = Pauses()
+        for _, record in sorted(records.items()):
             yield await self._candidate(scope, record)
+            await pauses.if_due()
 
     async def _candidate(self, scope: Scope, record: Record) -> Candidate:
         reading = await self._reader.look(record, scope.driver, scope.driver_body, scope.policy)
@@ -97,30 +104,47 @@ class Forecast:
         return replace(world, holders=seen.holders, occupants=seen.occupants, monitors=seen.monitors)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """A plan, what it was asked for and made of, and until when it stands whatever changes (seconds of the monotonic clock)."""
+
+    asked: Policy
+    made_of: object
+    at: float
+    until: float
+    plan: Plan
+
+
 class Observer:
     """Says of policies that only observe what they would do.
 
-    Planning takes up to seconds for thousands of nodes, in which nothing else moves: it may take a twentieth of the time, and what it said last
-    stands until then.
+    Planning takes up to seconds for thousands of nodes: what was said last stands as long as nothing has changed that it was made of, and where
+    much changes planning may take a twentieth of the time.
     """
 
     SHARE: Final = 20
+    LASTS: Final = (
+        600  # seconds, after which a plan is made anew for what nobody foresaw that the time alone would change
+    )
 
     def __init__(self, forecast: Forecast) -> None:
         self._forecast = forecast
-        self._said: dict[
-            str, tuple[int, float, Plan]
-        ] = {}  # by UID: generation, when it may be said anew, what was said
+        self._said: dict[str, _Said] = {}  # by the UID of the policy
 
     async def of(self, scope: Scope) -> tuple[Plan, timedelta | None]:
         """The plan, and when to ask again if it may be an old one."""
-        policy, begun = scope.policy, time.monotonic()
-        generation, due, said = self._said.get(policy.uid, (-1, 0.0, None))
-        if said is not None and generation == policy.generation and begun < due:
-            return said, timedelta(seconds=due - begun)
+        begun, said = time.monotonic(), self._said.get(scope.policy.uid)
+        asked, made_of = replace(scope.policy, status=PolicyStatus()), self._forecast.made_of(scope)
+        if said is not None and said.asked == asked:
+            if said.made_of == made_of and begun < said.at + self.LASTS:
+                return said.plan, None
+            if begun < said.until:
+                return said.plan, timedelta(seconds=said.until - begun)
         (plan,) = await self._forecast.of([scope])
         now = time.monotonic()
-        self._said[policy.uid] = policy.generation, now + self.SHARE * (now - begun), plan
+        self._said[scope.policy.uid] = _Said(
+            asked=asked, made_of=made_of, at=begun, until=now + self.SHARE * (now - begun), plan=plan
+        )
         return plan, None
 
 
