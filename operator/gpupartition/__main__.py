@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from gpupartition.cli.options import Unusable, complain
 from gpupartition.cli.paint import on_one_line
 
 PLUGIN: Final = "kubectl-gpp"
@@ -114,6 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.set_threshold(*COLLECTS)
     try:
         return int(asyncio.run(_module(options.command).run(options, *given)))
+    except Unusable as unusable:
+        return complain(*unusable.lines)
     except KeyboardInterrupt:
         return INTERRUPTED
 

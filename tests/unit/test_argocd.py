@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from gpupartition import names
-from gpupartition.cli import resume
+from gpupartition.domain.suspension import PAUSE
 
 ROOT = Path(__file__).parents[2] / "manifests" / "argocd"
 ACTIONS = (ROOT / "customizations/policy-actions").read_text(encoding="utf-8")
@@ -20,9 +20,9 @@ def shown(name: str) -> Any:
 
 
 def test_actions_write_the_annotations_of_the_commands_and_no_others() -> None:
-    assert set(re.findall(r'"(gpupartition\.dev/[\w-]+)"', ACTIONS)) == {*resume.PAUSED, names.RETRY}
+    assert set(re.findall(r'"(gpupartition\.dev/[\w-]+)"', ACTIONS)) == {names.PAUSED, *PAUSE.values(), names.RETRY}
     (removed,) = re.findall(r"ipairs\(\{(.*)\}\)", ACTIONS)
-    assert {f"{names.GROUP}/{name}" for name in re.findall(r'"([\w-]+)"', removed)} == set(resume.PAUSED)
+    assert {f"{names.GROUP}/{name}" for name in re.findall(r'"([\w-]+)"', removed)} == {names.PAUSED, *PAUSE.values()}
 
 
 def test_each_action_that_is_offered_is_there() -> None:

@@ -213,14 +213,10 @@ async def _written(
     client: Client, settings: Settings, bodies: Sequence[Object], nodes: Counter[str]
 ) -> tuple[list[Found], set[str]]:
     """What is true of each GpuPartitionDriver, and the names under which they publish."""
-    from gpupartition.controller.caches import Caches
-    from gpupartition.controller.intent import Intents
-    from gpupartition.controller.probe import Probe
+    from gpupartition.cli.foresight import copied
     from gpupartition.domain.backend import Refused
 
-    caches = Caches(client, namespace=settings.namespace, on_node=lambda _: None, on_all=lambda: None)
-    await caches.read()
-    intents = Intents(caches, Probe(client, dry_runs=False), operates=False)
+    _, intents = await copied(client, settings)
     found: list[Found] = []
     known: set[str] = set()
     for body in bodies:

@@ -6,17 +6,15 @@ import argparse
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from gpupartition.cli.options import Unusable, add_cluster, add_output, add_policies, complain, describe
+from gpupartition.cli.options import Unusable, add_cluster, add_output, add_policies, describe
 
 if TYPE_CHECKING:
     from gpupartition.cli.cluster import Answer
     from gpupartition.cli.documents import Document
-    from gpupartition.kube import Client
+    from gpupartition.kube import Client, Object
     from gpupartition.settings import Settings
-
-Object = dict[str, Any]
 
 ABOUT: Final = """
 Prints a DeviceClass for each kind of device that policies make on the nodes that they select: for each profile, each part, and whole GPUs.
@@ -65,10 +63,7 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
     from gpupartition.cli.cluster import answer
     from gpupartition.cli.documents import read
 
-    try:
-        documents = read(options.filename) if options.filename else []
-    except Unusable as unusable:
-        return complain(*unusable.lines)
+    documents = read(options.filename)
 
     async def ask(client: Client) -> Answer:
         found = await classes(client, settings, documents, options.name, options.extended_resource_prefix or "")

@@ -9,7 +9,7 @@ from typing import Any
 
 from kubernetes.aio.config import ConfigException
 
-from gpupartition.cli.options import FOUND, OK, Unusable, complain, tell, unwritten
+from gpupartition.cli.options import FOUND, OK, complain, tell, unwritten
 from gpupartition.kube import ApiError, Client, Forbidden, NotFound, Object
 
 Answer = tuple[str, Collection[str]]
@@ -17,12 +17,10 @@ Answer = tuple[str, Collection[str]]
 
 
 async def answer(options: argparse.Namespace, what: str, ask: Callable[[Client], Awaitable[Answer]]) -> int:
-    """Ask the cluster, print `what` was asked for, and return the exit code."""
+    """Ask the cluster, print `what` was asked for, and return the exit code. Raises Unusable where asking does."""
     try:
         async with Client.connect(options.kubeconfig, options.context) as client:
             text, found = await ask(client)
-    except Unusable as unusable:
-        return complain(*unusable.lines)
     except (FileNotFoundError, ConfigException) as error:
         return complain(str(error))
     except ApiError as error:

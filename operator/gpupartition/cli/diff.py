@@ -10,9 +10,9 @@ from difflib import unified_diff
 from typing import TYPE_CHECKING, Any, Final
 
 from gpupartition.cli.forms import NAMES, forms
-from gpupartition.cli.options import OK, USAGE, Unusable, add_cluster, add_output, complain, describe
+from gpupartition.cli.options import OK, USAGE, Unusable, add_cluster, add_files, add_output, complain, describe
 from gpupartition.cli.paint import Line, Span, line
-from gpupartition.names import GROUP
+from gpupartition.cli.targets import DRIVER, POLICY
 
 if TYPE_CHECKING:
     from gpupartition.cli.cluster import Answer
@@ -35,7 +35,7 @@ examples:
 exit codes: as those of kubectl diff: 0 nothing differs; 1 something does; 2 it could not be told (the message says why), or wrong usage
 """
 DIFFERENT: Final = 1
-_KINDS: Final = {"GpuPartitionPolicy": "gpupartitionpolicy", "GpuPartitionDriver": "gpupartitiondriver"}
+_KINDS: Final = {"GpuPartitionPolicy": POLICY, "GpuPartitionDriver": DRIVER}
 _STYLES: Final = {"+": "green", "-": "red", "@": "cyan"}
 
 
@@ -56,14 +56,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     """Give the command its options."""
     describe(parser, ABOUT, EXAMPLES)
     parser.add_argument("name", nargs="*", metavar="POLICY", help="a policy in the cluster, against its nodes")
-    parser.add_argument(
-        "-f",
-        "--filename",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="YAML with policies, or a folder of such files; - is stdin",
-    )
+    add_files(parser)
     add_output(parser, NAMES)
     add_cluster(parser)
 
@@ -76,11 +69,6 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
     if bool(options.name) == bool(options.filename):
         complain("name policies, or a file with -f")
         return USAGE
-    try:
-        documents = read(options.filename) if options.filename else []
-    except Unusable as unusable:
-        complain(*unusable.lines)
-        return USAGE
     different: list[bool] = []
 
     async def ask(client: Client) -> Answer:
@@ -88,7 +76,11 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
         different.append(any(each.differs for each in found))
         return FORMS[options.output](found), ()
 
-    code = await answer(options, "difference", ask)
+    try:
+        documents = read(options.filename)
+        code = await answer(options, "difference", ask)
+    except Unusable as unusable:
+        code = complain(*unusable.lines)
     return USAGE if code != OK else DIFFERENT if any(different) else OK
 
 
@@ -135,7 +127,7 @@ async def compare(
 
 def _unified(document: Document, present: Object | None) -> list[str]:
     """The lines in which a document differs from what the cluster has, as applying it would; none where it does not."""
-    about = f"{_KINDS[document.kind]}/{document.name}"
+    about = _short(document.kind, document.name)
     before = _told(present, document.body) if present is not None else []
     after = _told(document.body, document.body)
     return list(unified_diff(before, after, f"{about} (cluster)", f"{about} ({document.at})", lineterm="", n=2))
@@ -168,7 +160,7 @@ def pictured(found: Sequence[Difference], _: datetime) -> Iterator[Line]:
         if number:
             yield ()
         if not each.differs:
-            yield line(Span(f"{_KINDS[each.kind]}/{each.name}", "bold"), ": nothing differs")
+            yield line(Span(_short(each.kind, each.name), "bold"), ": nothing differs")
             continue
         for text in each.written:
             head = text.startswith(("+++", "---"))
@@ -217,7 +209,11 @@ def names(found: Sequence[Difference]) -> list[str]:
 
 
 def _name(each: Difference) -> str:
-    return f"{_KINDS[each.kind]}.{GROUP}/{each.name}"
+    return f"{_KINDS[each.kind]}/{each.name}"
+
+
+def _short(kind: str, name: str) -> str:
+    return f"{kind.lower()}/{name}"
 
 
 FORMS: Final = forms(picture=pictured, data=as_data, names=names)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from gpupartition.cli.offline import KINDS, MOST, refused
 from gpupartition.cli.options import Unusable
@@ -15,7 +15,8 @@ from gpupartition.cli.paint import on_one_line
 from gpupartition.domain.written import LONGEST, Illegible, documents, short
 from gpupartition.names import API_VERSION, GROUP
 
-Object = dict[str, Any]
+if TYPE_CHECKING:
+    from gpupartition.kube import Object
 
 STDIN: Final = "-"
 SUFFIXES: Final = frozenset({".json", ".yaml", ".yml"})
@@ -66,7 +67,7 @@ OURS: Final = Kinds(
 
 
 def read(paths: Sequence[str], stdin: BinaryIO | None = None, *, kinds: Kinds = OURS) -> list[Document]:
-    """All objects of these kinds in these files and folders (`-`: stdin).
+    """All objects of these kinds in these files and folders (`-`: stdin); none where no file is named.
 
     Raises Unusable with the mistakes in them; other kinds are counted on stderr.
     """
@@ -100,7 +101,7 @@ def read(paths: Sequence[str], stdin: BinaryIO | None = None, *, kinds: Kinds = 
         more = [f"and {len(mistakes) - MOST} mistakes more"] if len(mistakes) > MOST else []
         raise Unusable(*mistakes[:MOST], *more)
     passed_over = ", ".join(f"{count} {short(kind)}" for kind, count in sorted(others.items())[:MOST])
-    if not found:
+    if paths and not found:
         raise Unusable(
             f"{', '.join('stdin' if p == STDIN else p for p in paths)}: {kinds.nothing}"
             + (passed_over and f", but {passed_over}")

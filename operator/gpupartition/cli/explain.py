@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpupartition.cli.forms import NAMES, forms, moment
 from gpupartition.cli.options import Unusable, add_cluster, add_output, describe
 from gpupartition.cli.paint import Line, Span, age, grid, line
-from gpupartition.names import GROUP
+from gpupartition.cli.targets import NODE, no_node
 
 if TYPE_CHECKING:
     from gpupartition.cli.cluster import Answer
@@ -90,9 +90,9 @@ async def explain(client: Client, settings: Settings, name: str) -> Explanation:
     from gpupartition.kinds import DRIVERS, NODE_STATES, POLICIES
     from gpupartition.kube import NODES
 
-    node, record = await _if_there(client, NODES, name), await _if_there(client, NODE_STATES, name)
+    node, record = await client.find(NODES, name), await client.find(NODE_STATES, name)
     if node is None and record is None:
-        raise Unusable(f"there is no node {name}; kubectl get nodes names those that there are")
+        raise no_node(name)
     standing = read_node(record) if record else None
     if standing and record and (known := Record.read(record)).unreadable:
         standing = replace(standing, reason=known.state.reason, message=known.state.message)
@@ -131,19 +131,10 @@ async def explain(client: Client, settings: Settings, name: str) -> Explanation:
     )
     about = {"node": name, "policy": policy, "driver": driver}
     if row is not None and row.fate in {Fate.STARTS, Fate.BLOCKED, Fate.WAITS}:
-        body = await _if_there(client, POLICIES, policy)
+        body = await client.find(POLICIES, policy)
         if body is not None and body["spec"].get("mode") == "Observe":
             return replace(found, next=ENFORCE.format(**about))
     return replace(found, next=advice(standing, row.fate if row else None, about))
-
-
-async def _if_there(client: Client, kind: Any, name: str) -> Object | None:
-    from gpupartition.kube import NotFound
-
-    try:
-        return await client.get(kind, name)
-    except NotFound:
-        return None
 
 
 def _grant(drivers: Sequence[Object], node: str) -> Mapping[str, Any] | None:
@@ -270,7 +261,7 @@ def as_data(found: Explanation) -> dict[str, Any]:
 
 def names(found: Explanation) -> list[str]:
     """The node's record as kubectl takes it, or the node where there is none."""
-    return [f"gpupartitionnodestate.{GROUP}/{found.node}" if found.standing else f"node/{found.node}"]
+    return [f"{NODE}/{found.node}" if found.standing else f"node/{found.node}"]
 
 
 FORMS: Final = forms(picture=pictured, data=as_data, names=names)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from gpupartition.cli.documents import Document
 from gpupartition.cli.options import Unusable
+from gpupartition.cli.targets import must_be_there
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.forecast import Forecast
 from gpupartition.controller.intent import Intents, Policy
@@ -25,11 +26,9 @@ from gpupartition.controller.world import Reader
 from gpupartition.domain.admission import Admission
 from gpupartition.domain.backend import Problem, Refused, Turn
 from gpupartition.domain.plan import Plan
-from gpupartition.kube import Client
+from gpupartition.kube import Client, Object
 from gpupartition.kube.reflector import key_of
 from gpupartition.settings import Settings
-
-Object = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +75,7 @@ async def look_ahead(
         claims[key_of(body)] = trim(body)
         return trim_claim(body)
 
-    caches = Caches(client, namespace=settings.namespace, on_node=lambda _: None, on_all=lambda: None, claim=kept)
-    await caches.read()
-    intents = Intents(caches, Probe(client, dry_runs=False), operates=False)
+    caches, intents = await copied(client, settings, claim=kept)
     absence = Absence(noticed=settings.limits.not_ready, ignored=settings.ignore_not_ready)
     watches = Stopwatch()
     ledger = Ledger(client, caches, Standings(caches, absence), watches, settings.limits.first_looks)
@@ -103,6 +100,18 @@ async def look_ahead(
     plans = [*(plan for plan in await forecast.of(scopes) if plan.policy in asked), *without]
     plans.sort(key=lambda plan: plan.policy)
     return Foresight(plans=plans, scopes=scopes, caches=caches, claims=list(claims.values()))
+
+
+async def copied(
+    client: Client, settings: Settings, *, claim: Callable[[Object], Object | None] | None = None
+) -> tuple[Caches, Intents]:
+    """What the operator would know of the cluster, read once, and what it makes of drivers and policies. Raises ApiError.
+
+    `claim`: what is kept of a claim, if not who has what.
+    """
+    caches = Caches(client, namespace=settings.namespace, on_node=lambda _: None, on_all=lambda: None, claim=claim)
+    await caches.read()
+    return caches, Intents(caches, Probe(client, dry_runs=False), operates=False)
 
 
 TAKEN_AT_ITS_WORD: Final = frozenset({"EvictionForbidden", "RightsMissing", "FeatureGateOff"})
@@ -157,12 +166,7 @@ def _lay_over(bodies: dict[str, Object], documents: Sequence[Document], *, fixed
 
 def _asked(policies: Mapping[str, Object], documents: Sequence[Document], names: Sequence[str]) -> set[str]:
     """The policies to show. Raises Unusable for one that is nowhere."""
-    unknown = [name for name in names if name not in policies]
-    if unknown:
-        known = ", ".join(sorted(policies)) or "none"
-        raise Unusable(
-            *(f"there is no GpuPartitionPolicy {n}; there are: {known}; or name a file with -f" for n in unknown)
-        )
+    must_be_there(names, policies, hint="; or name a file with -f")
     written = {d.name for d in documents if d.kind == "GpuPartitionPolicy"}
     if written or names:
         return written | set(names)

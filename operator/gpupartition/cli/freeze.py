@@ -117,9 +117,6 @@ def where(namespace: str) -> str:
 
 async def read(client: Client, namespace: str) -> Object | None:
     """The ConfigMap, or None. Raises ApiError."""
-    from gpupartition.kube import CONFIG_MAPS, NotFound
+    from gpupartition.kube import CONFIG_MAPS
 
-    try:
-        return await client.get(CONFIG_MAPS, names.FREEZE_CONFIG_MAP, namespace=namespace)
-    except NotFound:
-        return None
+    return await client.find(CONFIG_MAPS, names.FREEZE_CONFIG_MAP, namespace=namespace)

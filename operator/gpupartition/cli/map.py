@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpupartition.cli.forms import NAMES, forms
 from gpupartition.cli.options import STDOUT, Unusable, add_cluster, add_output, add_picture, describe, save
 from gpupartition.cli.paint import Line, Span, grid, line
+from gpupartition.cli.targets import no_node
 
 if TYPE_CHECKING:
     from gpupartition.cli.cluster import Answer
@@ -74,13 +75,10 @@ async def look(client: Client, node: str = "", selector: str = "") -> list[NodeM
     from gpupartition.backends.recognised import publishes_gpus
     from gpupartition.cli.cluster import published_on, taint_rules
     from gpupartition.domain.gpumap import read
-    from gpupartition.kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, NotFound
+    from gpupartition.kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 
-    if node:
-        try:
-            await client.get(NODES, node)
-        except NotFound:
-            raise Unusable(f"there is no node {node}; kubectl get nodes names those that there are") from None
+    if node and await client.find(NODES, node) is None:
+        raise no_node(node)
     shared = "spec.nodeName="  # what is published for several nodes
     of_nodes = [f"spec.nodeName={node}", shared] if node else [""]
     listed, claims, rules = await asyncio.gather(

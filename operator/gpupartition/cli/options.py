@@ -38,6 +38,11 @@ def add_policies(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name", nargs="*", metavar="POLICY", help="a policy in the cluster (default: those of -f, else all)"
     )
+    add_files(parser)
+
+
+def add_files(parser: argparse.ArgumentParser) -> None:
+    """Add -f."""
     parser.add_argument(
         "-f",
         "--filename",

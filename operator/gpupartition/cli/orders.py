@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from gpupartition.cli.forms import NAMES, forms
 from gpupartition.cli.options import OK, Unusable, add_cluster, add_output, complain
 from gpupartition.cli.paint import Line, Span, line
-from gpupartition.cli.targets import POLICY
+from gpupartition.cli.targets import POLICY, must_be_there
 from gpupartition.domain.wording import few
 
 if TYPE_CHECKING:
@@ -201,9 +201,7 @@ async def chosen(client: Client, names: Sequence[str], selector: str) -> list[st
 
     known = {body["metadata"]["name"] for body in (await client.list(POLICIES)).items}
     asked = [name.removeprefix(f"{POLICY}/") for name in names]
-    if unknown := [name for name in asked if name not in known]:
-        there = ", ".join(sorted(known)) or "none"
-        raise Unusable(*(f"there is no GpuPartitionPolicy {name}; there are: {there}" for name in unknown))
+    must_be_there(asked, known)
     if selector:
         found = (await client.list(POLICIES, label_selector=selector)).items
         asked += [body["metadata"]["name"] for body in found]

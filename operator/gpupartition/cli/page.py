@@ -19,6 +19,7 @@ from gpupartition.domain.outlook import capacity, sentence
 from gpupartition.domain.plan import Fate, NodePlan, Plan
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.remedies import remedy
+from gpupartition.domain.wording import few
 
 MOST: Final = 40  # pictures, waves and blockers of a policy: more say no more to whoever looks
 NAMED: Final = 12  # nodes of a wave or a picture
@@ -83,7 +84,7 @@ def _pictures(plan: Plan) -> Iterator[str]:
         return
     yield "<h3>Before, and once nothing is in the way</h3>"
     for change in changes[:MOST]:
-        yield f'<p class="dim">{safe(_some(change.nodes))}</p>'
+        yield f'<p class="dim">{safe(few(change.nodes, most=NAMED))}</p>'
         down = LINE * lines(change.before)
         high = down + LINE * lines(change.after) + 4
         drawn = [
@@ -92,7 +93,7 @@ def _pictures(plan: Plan) -> Iterator[str]:
             f'<text class="dim" x="0" y="{down + HIGH - 4}">after</text>',
             bars(change.after, down, left=70, paint=_marked(change.row.gained, "gained")),
         ]
-        about = f"GPUs of {_some(change.nodes)} before and after"
+        about = f"GPUs of {few(change.nodes, most=NAMED)} before and after"
         yield f'<div class="wide">{within("".join(drawn), high=high, label=about)}</div>'
     if len(changes) > MOST:
         yield f'<p class="dim">and {len(changes) - MOST} more that differ</p>'
@@ -153,7 +154,7 @@ def _waves(plan: Plan) -> Iterator[str]:
     yield f"<h3>Waves{safe(opens)}</h3><ol class='waves'>"
     numbers = dict.fromkeys(n.wave for n in plan.nodes if n.wave)
     for number, nodes in list(zip(numbers, plan.waves, strict=True))[:MOST]:
-        yield f"<li><b>Wave {number}</b> {safe(_some(nodes))}</li>"
+        yield f"<li><b>Wave {number}</b> {safe(few(nodes, most=NAMED))}</li>"
     yield "</ol>"
     if len(plan.waves) > MOST:
         yield f'<p class="dim">and {len(plan.waves) - MOST} more waves</p>'
@@ -208,8 +209,3 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int =
 def _text(drawn: Iterable[Line]) -> str:
     """What is drawn for terminals, as a text."""
     return "\n".join("".join(safe(span.text) for span in each).rstrip() for each in drawn).strip("\n")
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more

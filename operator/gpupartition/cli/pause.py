@@ -88,14 +88,9 @@ def _done(name: str, wrote: Mapping[str, str | None] | Unusable, moving: tuple[N
 
 def wanted(body: Object, options: argparse.Namespace, me: str) -> Mapping[str, str | None]:
     """The annotations that a policy is to have; {} where it is paused already as is asked for. Raises Unusable for somebody else's pause."""
-    from gpupartition.domain.suspension import of_policy
+    from gpupartition.domain.suspension import PAUSE, of_policy
 
     asked = order(of_policy(body), options, me, "it is paused")
     if asked is None:
         return {}
-    return {
-        names.PAUSED: "true",
-        names.PAUSED_BY: asked.by or None,
-        names.PAUSED_REASON: asked.reason or None,
-        names.PAUSED_UNTIL: asked.until or None,
-    }
+    return {names.PAUSED: "true"} | {key: getattr(asked, field) or None for field, key in PAUSE.items()}

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Final
 from gpupartition.cli.forms import NAMES
 from gpupartition.cli.options import (
     STDOUT,
-    Unusable,
     add_cluster,
     add_fail_on,
     add_output,
     add_picture,
     add_policies,
-    complain,
     describe,
     save,
 )
@@ -66,10 +64,7 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
     from gpupartition.cli.show import FORMS, Shown
     from gpupartition.domain.outlook import findings
 
-    try:
-        documents = read(options.filename) if options.filename else []
-    except Unusable as unusable:
-        return complain(*unusable.lines)
+    documents = read(options.filename)
 
     async def ask(client: Client) -> Answer:
         with unhurried():

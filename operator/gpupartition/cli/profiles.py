@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from gpupartition.cli.forms import NAMES, forms
-from gpupartition.cli.options import Unusable, add_output, complain, describe, tell
+from gpupartition.cli.options import Unusable, add_output, describe, tell
 from gpupartition.cli.paint import Line, Span, grid, line
 
 if TYPE_CHECKING:
@@ -41,11 +41,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> int:
     """Look up, print, and return the exit code."""
-    try:
-        found = look_up(options.product)
-    except Unusable as unusable:
-        return complain(*unusable.lines)
-    return tell("profiles", FORMS[options.output](found))
+    return tell("profiles", FORMS[options.output](look_up(options.product)))
 
 
 def look_up(product: str) -> list[Model]:

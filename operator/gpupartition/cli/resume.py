@@ -27,7 +27,6 @@ examples:
 It takes the right to patch GpuPartitionPolicies: the ClusterRole gpupartition-operate.
 exit codes: 0 resumed, or not paused; 1 still paused by its spec, or not to be reached (the message says so); 2 wrong usage
 """
-PAUSED: Final = (names.PAUSED, names.PAUSED_BY, names.PAUSED_REASON, names.PAUSED_UNTIL)
 STILL: Final = "is still paused by its spec; have spec.rollout.paused be false where the policy is kept"
 
 
@@ -54,7 +53,7 @@ async def run(options: argparse.Namespace) -> int:
 
 
 async def _resume(client: Client, name: str, dry_run: str) -> Done:
-    from gpupartition.domain.suspension import of_policy
+    from gpupartition.domain.suspension import PAUSE, of_policy
     from gpupartition.kinds import POLICIES
 
     before: list[Object] = []
@@ -62,7 +61,7 @@ async def _resume(client: Client, name: str, dry_run: str) -> Done:
     def decide(body: Object) -> Mapping[str, str | None]:
         before[:] = [body]
         notes = body["metadata"].get("annotations") or {}
-        return {key: None for key in PAUSED if key in notes}
+        return {key: None for key in (names.PAUSED, *PAUSE.values()) if key in notes}
 
     wrote = await annotate(client, POLICIES, name, decide, dry_run=dry_run)
     (body,) = before

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gpupartition.cli.options import ERROR, OK
+from gpupartition.cli.options import ERROR, OK, add_cluster
 
 if TYPE_CHECKING:
     from gpupartition.settings import Settings
@@ -20,10 +20,7 @@ log = logging.getLogger(__name__)
 
 def add_to(parser: argparse.ArgumentParser) -> None:
     """Give the command its options."""
-    parser.add_argument(
-        "--kubeconfig", help="path of a kubeconfig (default: the pod's ServiceAccount, else $KUBECONFIG)"
-    )
-    parser.add_argument("--context", help="context of the kubeconfig")
+    add_cluster(parser)
     parser.add_argument("--verbose", action="store_true", help="log what is read, too")
 
 

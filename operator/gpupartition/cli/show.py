@@ -10,10 +10,11 @@ from typing import Any, Final
 from gpupartition.cli import prospects
 from gpupartition.cli.forms import forms
 from gpupartition.cli.paint import Cell, Line, Span, grid, line
+from gpupartition.cli.targets import POLICY
 from gpupartition.domain.outlook import capacity, findings, sentence
 from gpupartition.domain.plan import Fate, NodePlan, Plan
 from gpupartition.domain.prospect import Prospect
-from gpupartition.names import GROUP
+from gpupartition.domain.wording import few
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,21 +59,17 @@ _STYLES: Final = {
 
 def _row(node: NodePlan) -> tuple[Cell, ...]:
     devices = f"+{len(node.gained)} -{len(node.lost)}" if node.gained or node.lost else ""
-    blockers = _some(sorted({b.pod or b.claim for b in node.blockers}))
+    blockers = few(sorted({b.pod or b.claim for b in node.blockers}), most=2)
     return (
         str(node.wave or "-"),
         node.node,
         Span(str(node.fate), _STYLES.get(node.fate, "")),
         node.change,
         devices,
-        _some(node.evicted),
+        few(node.evicted, most=2),
         blockers,
         node.why,
     )
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 
 
 def as_data(shown: Shown) -> dict[str, Any]:
@@ -112,7 +109,7 @@ def _data(plan: Plan) -> dict[str, Any]:
 
 def names(shown: Shown) -> list[str]:
     """The policies, as kubectl takes them."""
-    return [f"gpupartitionpolicy.{GROUP}/{plan.policy}" for plan in shown.plans]
+    return [f"{POLICY}/{plan.policy}" for plan in shown.plans]
 
 
 FORMS: Final = forms(picture=pictured, data=as_data, names=names)

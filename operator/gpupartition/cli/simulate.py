@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from gpupartition.cli.forms import NAMES, forms
-from gpupartition.cli.options import Unusable, add_cluster, add_fail_on, add_output, complain, describe
+from gpupartition.cli.options import Unusable, add_cluster, add_fail_on, add_output, describe
 from gpupartition.cli.paint import Cell, Line, grid, line
 
 if TYPE_CHECKING:
@@ -83,10 +83,7 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
     from gpupartition.cli.workloads import KINDS
     from gpupartition.domain.fit import Fits
 
-    try:
-        documents = read([*options.filename, *options.policy], kinds=KINDS)
-    except Unusable as unusable:
-        return complain(*unusable.lines)
+    documents = read([*options.filename, *options.policy], kinds=KINDS)
 
     async def ask(client: Client) -> Answer:
         rows = await simulate(client, settings, documents, options.namespace, options.patience)

@@ -14,9 +14,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from gpupartition.cli.forms import NAMES, forms, moment, painted
-from gpupartition.cli.options import USAGE, Unusable, add_cluster, add_output, complain, describe
+from gpupartition.cli.options import USAGE, add_cluster, add_output, complain, describe
 from gpupartition.cli.paint import Line, Span, age, grid, line, rendered
-from gpupartition.names import GROUP
+from gpupartition.cli.targets import POLICY, must_be_there
+from gpupartition.domain.wording import few
 
 if TYPE_CHECKING:
     from gpupartition.cli.cluster import Answer
@@ -91,9 +92,7 @@ def chosen(
     if selector:  # the API server has applied it to policies, and nodes of others are nobody's here
         found = [each for each in found if each.policy in there]
     known = {each.policy for each in found}
-    if unknown := [name for name in names if name not in known]:
-        told = ", ".join(sorted(known)) or "none"
-        raise Unusable(*(f"there is no GpuPartitionPolicy {name}; there are: {told}" for name in unknown))
+    must_be_there(names, known)
     return [each for each in found if not names or each.policy in names]
 
 
@@ -140,8 +139,7 @@ def _why(node: NodeStanding) -> str:
 
 
 def _who(node: NodeStanding) -> str:
-    names = sorted({each.who for each in node.blockers})
-    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+    return few(sorted({each.who for each in node.blockers}), most=2)
 
 
 def as_data(found: Sequence[PolicyStanding]) -> dict[str, Any]:
@@ -172,7 +170,7 @@ def node_data(node: NodeStanding) -> dict[str, Any]:
 
 def names(found: Sequence[PolicyStanding]) -> list[str]:
     """The policies, as kubectl takes them."""
-    return [f"gpupartitionpolicy.{GROUP}/{each.policy}" for each in found]
+    return [f"{POLICY}/{each.policy}" for each in found]
 
 
 FORMS: Final = forms(picture=pictured, data=as_data, names=names)

@@ -13,9 +13,9 @@ from gpupartition.api.v1alpha1 import PolicySpec
 from gpupartition.backends import amd_dcm, nvidia_mig
 from gpupartition.backends.adopted import layouts_of
 from gpupartition.backends.recognised import keeper, publishes_gpus, recognised
+from gpupartition.cli.foresight import copied
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.intent import Driver, Intents, Policy, labels
-from gpupartition.controller.probe import Probe
 from gpupartition.controller.records import DRIVERS, POLICIES
 from gpupartition.controller.trimmed import condition
 from gpupartition.domain.adoption import (
@@ -32,11 +32,9 @@ from gpupartition.domain.adoption import (
     why_not,
 )
 from gpupartition.domain.backend import NodeFacts, Problem, Refused
-from gpupartition.kube import DAEMON_SETS, NODES, Client
+from gpupartition.kube import DAEMON_SETS, NODES, Client, Object
 from gpupartition.names import API_VERSION
 from gpupartition.settings import Settings
-
-Object = dict[str, Any]
 
 NO_LABEL: Final = (
     f"neither a label that is known to last nor {HOSTNAME} tells it from other nodes; name one with --by-label"
@@ -65,9 +63,7 @@ async def survey(client: Client, settings: Settings, keys: Sequence[str] = (), s
     `keys`: labels by which policies find their nodes, before others.
     """
     present = [Policy.read(body) for body in (await client.list(POLICIES)).items]
-    caches = Caches(client, namespace=settings.namespace, on_node=lambda _: None, on_all=lambda: None)
-    await caches.read()
-    intents = Intents(caches, Probe(client, dry_runs=False), operates=False)
+    caches, intents = await copied(client, settings)
     drivers, daemon_sets = (await client.list(DRIVERS)).items, (await client.list(DAEMON_SETS)).items
     installed = await _installed(caches, intents, drivers, daemon_sets)
     chosen = (await client.list(NODES, label_selector=selector)).items if selector else caches.nodes.values()

@@ -1,16 +1,29 @@
-"""Which policy or node is meant by a name."""
+"""Which policy or node is meant by a name, and what is said of one that is not there."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from gpupartition.cli.options import Unusable
 from gpupartition.names import GROUP
 
 POLICY: Final = f"gpupartitionpolicy.{GROUP}"
+DRIVER: Final = f"gpupartitiondriver.{GROUP}"
 NODE: Final = f"gpupartitionnodestate.{GROUP}"
 _KINDS: Final = {POLICY: POLICY, "policy": POLICY, "gpp": POLICY, NODE: NODE, "node": NODE, "gpn": NODE, "": ""}
+
+
+def must_be_there(policies: Iterable[str], known: Collection[str], *, hint: str = "") -> None:
+    """Raises Unusable for those of the policies that are not known; `hint`: what could be done instead."""
+    there = ", ".join(sorted(known)) or "none"
+    if missing := [name for name in policies if name not in known]:
+        raise Unusable(*(f"there is no GpuPartitionPolicy {name}; there are: {there}{hint}" for name in missing))
+
+
+def no_node(name: str) -> Unusable:
+    """What is said of a node that is not there."""
+    return Unusable(f"there is no node {name}; kubectl get nodes names those that there are")
 
 
 def target(text: str, policies: Collection[str], nodes: Collection[str]) -> tuple[str, str]:

@@ -6,14 +6,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gpupartition.cli.documents import OURS, Document, Kinds
 from gpupartition.cli.offline import METADATA, MOST, Schema, misshapen
 from gpupartition.domain import quantity
 from gpupartition.domain.asks import Ask, Desk, alone, key_of
 
-Object = dict[str, Any]
+if TYPE_CHECKING:
+    from gpupartition.kube import Object
 
 MOST_PODS: Final = 10_000  # of one workload
 

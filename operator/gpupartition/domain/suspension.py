@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from gpupartition import names
 
+PAUSE: Final = {"by": names.PAUSED_BY, "reason": names.PAUSED_REASON, "until": names.PAUSED_UNTIL}
+"""The annotations of a paused policy that say more, by the field of Suspension."""
 LONGEST: Final = 200  # characters of what somebody wrote, in a sentence
 
 
@@ -53,8 +55,7 @@ def of_policy(body: Mapping[str, Any]) -> Suspension | None:
     notes = body["metadata"].get("annotations") or {}
     if notes.get(names.PAUSED, "false") == "false":
         return None
-    by, reason, until = (str(notes.get(key, "")) for key in (names.PAUSED_BY, names.PAUSED_REASON, names.PAUSED_UNTIL))
-    return Suspension(by=by, reason=reason, until=until)
+    return Suspension(**{field: str(notes.get(key, "")) for field, key in PAUSE.items()})
 
 
 def is_paused(body: Mapping[str, Any], now: datetime) -> bool:
@@ -66,7 +67,7 @@ def is_paused(body: Mapping[str, Any], now: datetime) -> bool:
 def of_freeze(config_map: Mapping[str, Any]) -> Suspension:
     """What the freeze ConfigMap says."""
     told = config_map.get("data") or {}
-    return Suspension(**{key: str(told.get(key, "")) for key in ("by", "reason", "until")})
+    return Suspension(**{field: str(told.get(field, "")) for field in PAUSE})
 
 
 def _short(text: str) -> str:

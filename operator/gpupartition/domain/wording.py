@@ -8,7 +8,7 @@ from typing import Final
 MOST: Final = 3
 
 
-def few(words: Sequence[str]) -> str:
+def few(words: Sequence[str], most: int = MOST) -> str:
     """`a, b, c and 2 more`."""
-    more = f" and {len(words) - MOST} more" if len(words) > MOST else ""
-    return ", ".join(words[:MOST]) + more
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more
