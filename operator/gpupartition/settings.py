@@ -26,12 +26,10 @@ class Settings:
     leader_election: bool = False  # GPUPARTITION_LEADER_ELECTION: work only while holding the Lease, else stand by
     read_only: bool = False  # GPUPARTITION_READ_ONLY: write nothing but statuses, for policies that observe
     workers: int = 16  # GPUPARTITION_WORKERS: nodes looked at at the same time; mostly they wait for the API server
-    resync: timedelta = timedelta(
-        seconds=300
-    )  # GPUPARTITION_RESYNC_SECONDS: everything is looked at again, whatever happened
-    summary: timedelta = timedelta(
-        seconds=5
-    )  # GPUPARTITION_SUMMARY_SECONDS: counts in a status move at most this often
+    resync: timedelta = timedelta(seconds=300)
+    """GPUPARTITION_RESYNC_SECONDS: everything is looked at again, whatever happened."""
+    summary: timedelta = timedelta(seconds=5)
+    """GPUPARTITION_SUMMARY_SECONDS: counts in a status move at most this often."""
     ignore_not_ready: timedelta = timedelta(seconds=3600)  # GPUPARTITION_IGNORE_NOT_READY_SECONDS
     limits: Limits = field(default_factory=Limits)
 

@@ -13,7 +13,7 @@ from tests.e2e.racks import RACK, SPAN, racks
 from tests.e2e.rollout import Watcher, equal, operator, policy, ready, whole
 from tests.e2e.shell import PLANNER, account_of, gpupartition
 
-from gpupartition.domain.groups import key_of
+from gpupartition.domain.groups import node_key
 from gpupartition.kinds import NODE_STATES
 from gpupartition.kube import NODES, PODS, RESOURCE_SLICES
 
@@ -67,7 +67,7 @@ async def test_a_device_over_two_nodes_and_the_devices_of_each_exclude_one_anoth
             await cluster.gone(PODS, pod, namespace=own.namespace)
         await users.end("job")
         for node in own.nodes:
-            assert (await users.device(f"half-on-{node}")).endswith(key_of(node))
+            assert (await users.device(f"half-on-{node}")).endswith(node_key(node))
             assert await node_of(own, f"half-on-{node}") == node
         await users.ask("next-job", SPAN.format(2))
         await users.waits("next-job")
@@ -112,7 +112,7 @@ async def test_of_eight_nodes_a_job_over_all_and_all_smaller_ones_exclude_one_an
             await cluster.client.delete(PODS, waiting, namespace=own.namespace)
         await users.end("all")
 
-        assert (await last.device("single")).endswith(key_of(own.nodes[-1]))
+        assert (await last.device("single")).endswith(node_key(own.nodes[-1]))
         await users.ask("all-again", SPAN.format(8))
         await users.waits("all-again")
         for number in range(2):
@@ -221,7 +221,7 @@ async def test_a_rack_that_loses_the_node_that_leads_it_goes_on_with_the_others(
 
         async def without() -> bool:
             keys = {name.rpartition("-")[2] for name in await rack.offers() if name.startswith("gpu-")}
-            assert keys == {key_of(node) for node in left}
+            assert keys == {node_key(node) for node in left}
             return True
 
         await eventually(without)
@@ -252,11 +252,11 @@ async def test_a_node_moves_to_another_rack_when_nobody_has_a_device_of_it_any_m
             return True
 
         await eventually(retired)
-        assert not any(name.endswith(key_of(moves)) for name in await here.offers())
+        assert not any(name.endswith(node_key(moves)) for name in await here.offers())
         await users.end("user")
 
         async def moved() -> bool:
-            assert sum(name.endswith(key_of(moves)) for name in await here.offers()) == 2
+            assert sum(name.endswith(node_key(moves)) for name in await here.offers()) == 2
             return True
 
         await eventually(moved)

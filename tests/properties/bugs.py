@@ -8,7 +8,7 @@ from typing import Final
 from tests.unit.worlds import WHOLE
 
 from gpupartition.api.v1alpha1 import NodeStateStatus, Phase, Restart
-from gpupartition.domain.expected import in_vain
+from gpupartition.domain.destination import in_vain
 from gpupartition.domain.world import AT_REST, World
 
 CACHED: Final = {

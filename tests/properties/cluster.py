@@ -22,6 +22,7 @@ from gpupartition.api.v1alpha1 import (
 from gpupartition.backends.example import ExampleDriver
 from gpupartition.domain.ahead import ahead
 from gpupartition.domain.backend import Config, NodeFacts, Observation
+from gpupartition.domain.destination import IN_VAIN, STRANDED, expected_pool, in_vain
 from gpupartition.domain.effects import (
     ActivateTaintRule,
     CreateTaintRule,
@@ -32,7 +33,6 @@ from gpupartition.domain.effects import (
     PatchNode,
 )
 from gpupartition.domain.eviction import Occupant
-from gpupartition.domain.expected import IN_VAIN, STRANDED, expected_pool, in_vain
 from gpupartition.domain.holders import Holder, holders
 from gpupartition.domain.lifecycle import advance
 from gpupartition.domain.pool import Pool

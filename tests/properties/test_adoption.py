@@ -18,8 +18,9 @@ from tests.unit.test_example_backend import SHARED
 from gpupartition.api.v1alpha1 import PolicySpec
 from gpupartition.backends.example_limits import layout_problems
 from gpupartition.backends.nvidia_gpus import Cut
-from gpupartition.domain.adoption import HOSTNAME, LASTING, Adopted, policies
+from gpupartition.domain.adoption import LASTING, Adopted, policies
 from gpupartition.domain.backend import Cluster
+from gpupartition.domain.groups import HOSTNAME
 from gpupartition.domain.mig import GpuModel
 from gpupartition.domain.mig_layouts import maximal
 from gpupartition.domain.selector import matches

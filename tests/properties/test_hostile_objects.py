@@ -29,15 +29,15 @@ from gpupartition.domain import gpumap
 from gpupartition.domain.admission import Rules, Standing, admit
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Refused
 from gpupartition.domain.conditions import summarise
+from gpupartition.domain.destination import is_expected
 from gpupartition.domain.effects import PatchNode
 from gpupartition.domain.entries import Unreadable, identity, is_entry, is_there, last_used, used, waits_for_rest
 from gpupartition.domain.entries import written as written_at
-from gpupartition.domain.expected import is_expected
 from gpupartition.domain.holders import holders
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.reports import reports
 from gpupartition.domain.rest import released_at
 from gpupartition.domain.rollout import UNREADABLE, Rollout
-from gpupartition.domain.standing import standings
 from gpupartition.domain.world import Limits
 from gpupartition.kube import Object
 from gpupartition.kube.reflector import key_of
@@ -278,7 +278,7 @@ def test_a_record_is_read_whatever_is_in_it_and_what_cannot_be_read_is_nodes_own
     known(state), is_expected(state, NOBODY)
     list(metrics._of_node(record, now))
     if record.spec.policy_ref.name:
-        (stands,) = standings([], [body]) if isinstance(body["spec"], dict) and not record.unreadable else (None,)
+        (stands,) = reports([], [body]) if isinstance(body["spec"], dict) and not record.unreadable else (None,)
         assert stands is None or stands.nodes[0].phase == state.phase
     of = {hostile.NODE: state}
     on = Standing(node=hostile.NODE, uid="uid-1", phase=state.phase, released=released_at(state))

@@ -21,8 +21,8 @@ from gpupartition.api.v1alpha1 import Assigned, NodeStateStatus, Phase
 from gpupartition.domain import changes, writes
 from gpupartition.domain.ahead import ahead
 from gpupartition.domain.backend import Cluster, Observation
+from gpupartition.domain.destination import is_expected
 from gpupartition.domain.effects import CreateSlice, DeleteSlice, PutSlice
-from gpupartition.domain.expected import is_expected
 from gpupartition.domain.holders import Holder
 from gpupartition.domain.lifecycle import advance
 from gpupartition.domain.pool import Device, Pool

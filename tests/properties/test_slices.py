@@ -14,8 +14,8 @@ from tests.unit.worlds import LONG, NEVER, T0, quiesce, record, world
 from gpupartition.api.v1alpha1 import DriverSpec, NodeStateStatus, Phase
 from gpupartition.backends import slices
 from gpupartition.domain.backend import Cluster, Config
+from gpupartition.domain.destination import expected_pool
 from gpupartition.domain.effects import CreateSlice, Effect, PutSlice
-from gpupartition.domain.expected import expected_pool
 from gpupartition.domain.lifecycle import advance
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.world import AT_REST

@@ -18,7 +18,7 @@ from tests.unit.worlds import T0
 
 from gpupartition.api.v1alpha1 import Grant, Phase
 from gpupartition.domain.admission import Rules, Standing, admit
-from gpupartition.domain.expected import in_vain
+from gpupartition.domain.destination import in_vain
 from gpupartition.domain.rest import same_layout
 from gpupartition.domain.world import only_closes_or_opens
 

@@ -20,7 +20,6 @@ from gpupartition.backends import BACKENDS
 from gpupartition.backends.adopted import layouts_of
 from gpupartition.backends.recognised import keeper, recognised
 from gpupartition.domain.adoption import (
-    HOSTNAME,
     LASTING,
     MAX_VALUES,
     Adopted,
@@ -31,6 +30,7 @@ from gpupartition.domain.adoption import (
     why_not,
 )
 from gpupartition.domain.backend import Cluster, NodeFacts, Observation
+from gpupartition.domain.groups import HOSTNAME
 from gpupartition.domain.guards import has_wanted
 from gpupartition.domain.pool import Pool
 

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.worlds import HALVES, T0
 
 from gpupartition.api.v1alpha1 import Assigned, Blocker, Condition, NodeStateStatus, Phase, PolicySpec, PolicyStatus
-from gpupartition.domain import expected
+from gpupartition.domain import destination
 from gpupartition.domain.admission import Admission, Standing
 from gpupartition.domain.backend import Problem, Turn
 from gpupartition.domain.conditions import summarise
@@ -66,7 +66,7 @@ DONE: Final = node("a", Phase.UP_TO_DATE)
 MOVING: Final = node("b", Phase.APPLYING)
 WAITING: Final = node("c", Phase.PENDING)
 FAILED: Final = node("f", Phase.FAILED, reason="RollingBackFailed", message=WHY, halted=True)
-STRANDED: Final = node("g", Phase.FAILED, reason=expected.STRANDED, message=WHY)
+STRANDED: Final = node("g", Phase.FAILED, reason=destination.STRANDED, message=WHY)
 REVERTED: Final = FAILED._replace(record=FAILED.record.model_copy(update={"original": TARGET}))
 ROLLED_BACK: Final = node("r", Phase.ROLLED_BACK, reason="VerifyingFailed", message=WHY, halted=True)
 SKIPPED: Final = node(
@@ -260,7 +260,7 @@ def test_each_situation_has_its_row(row: Row) -> None:
 
 
 def test_a_deleted_policy_says_which_nodes_keep_it_and_how_to_let_go_of_them() -> None:
-    another = node("i", Phase.FAILED, reason=expected.STRANDED, message="another reason")
+    another = node("i", Phase.FAILED, reason=destination.STRANDED, message="another reason")
     told = next(c.message for c in status(rollout(STRANDED, another, deleting=True)).conditions if c.type == "Stalled")
     assert told == (
         f"node g (and 1 more) could not be brought back: {WHY}; "

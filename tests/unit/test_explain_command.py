@@ -21,7 +21,7 @@ from gpupartition.cli.paint import rendered
 from gpupartition.controller.records import DRIVERS
 from gpupartition.domain.plan import Fate
 from gpupartition.domain.remedies import FATES, HOLDERS, PHASES, REASONS, advice
-from gpupartition.domain.standing import NodeStanding
+from gpupartition.domain.reports import NodeReport
 from gpupartition.domain.world import AT_REST
 from gpupartition.settings import Settings
 
@@ -221,7 +221,7 @@ def test_a_node_that_has_what_is_wanted_is_told_nothing_of_its_past() -> None:
 
 
 def test_nobody_is_told_to_ask_for_what_is_under_way() -> None:
-    going_back = NodeStanding(node="node-1", policy="inference", phase="RollingBack", reason="ApplyingFailed")
+    going_back = NodeReport(node="node-1", policy="inference", phase="RollingBack", reason="ApplyingFailed")
     names = {"node": "node-1", "policy": "inference", "driver": "example"}
     assert advice(going_back, Fate.UNDER_WAY, names) == PHASES["RollingBack"]
     assert "gpp retry node-1" in advice(replace(going_back, phase="Failed"), Fate.FAILED, names)

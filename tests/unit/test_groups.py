@@ -13,7 +13,7 @@ from tests.unit.worlds import world
 from gpupartition.api.v1alpha1 import DriverSpec, NodeStateStatus, Phase
 from gpupartition.backends.slices import Target
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Problem, Refused
-from gpupartition.domain.groups import HOSTNAME, PLACES, Group, joined, key_of, of_node, on_nodes
+from gpupartition.domain.groups import HOSTNAME, PLACES, Group, joined, node_key, of_node, on_nodes
 from gpupartition.domain.leading import former, leader, led, nodes_led, settled
 from gpupartition.domain.pool import NODES, Pool
 from gpupartition.domain.rest import rest
@@ -70,7 +70,7 @@ def test_every_device_is_where_its_node_is_and_takes_one_of_its_places() -> None
     singles = [device for device in group.devices if "nodeName" in device.place]
     assert Counter(device.place["nodeName"] for device in singles) == {"n1": len(OWN.devices), "n2": len(OWN.devices)}
     for device in singles:
-        key = key_of(device.place["nodeName"])
+        key = node_key(device.place["nodeName"])
         assert device.costs[NODES] == {key: 1}
         assert device.name.endswith(key)
         assert len(device.costs) == 2, "the API lets a device draw on two counter sets"
@@ -79,7 +79,7 @@ def test_every_device_is_where_its_node_is_and_takes_one_of_its_places() -> None
 def test_a_device_over_nodes_takes_all_of_each_and_has_what_they_have() -> None:
     group = pool("n1", "n2")
     (span,) = [device for device in group.devices if device.name in spans(group)]
-    assert span.costs == {NODES: {key_of("n1"): PLACES, key_of("n2"): PLACES}}
+    assert span.costs == {NODES: {node_key("n1"): PLACES, node_key("n2"): PLACES}}
     assert span.capacity == {"memory": 4 * 80 * 1024**3}
     assert (span.attributes["nodes"], span.attributes["gpus"]) == ({"int": 2}, {"int": 4})
     assert span.attributes["productName"] == {"string": "H100"}
@@ -129,7 +129,7 @@ def test_slices_say_for_each_device_where_it_is_and_go_with_the_last_of_the_node
 def test_who_has_a_device_of_another_node_notices_nothing_when_one_comes_or_goes() -> None:
     two, three = pool("n1", "n2"), pool("n1", "n2", "n3")
     assert two.vanishing(three) == frozenset()
-    assert {name.rpartition("-")[2] for name in three.vanishing(two)} == {key_of("n3")}
+    assert {name.rpartition("-")[2] for name in three.vanishing(two)} == {node_key("n3")}
 
 
 def test_devices_of_a_node_that_has_left_stay_beside_the_others_until_they_are_released() -> None:
@@ -142,7 +142,7 @@ def test_devices_of_a_node_that_has_left_stay_beside_the_others_until_they_are_r
     offered, retired = read.without_retired()
     assert offered.equals(after)
     assert retired.equals(stay)
-    assert on_nodes(both) == {key_of("n1"), key_of("n2"), key_of("n3")}
+    assert on_nodes(both) == {node_key("n1"), node_key("n2"), node_key("n3")}
 
 
 def test_a_device_over_other_nodes_than_before_is_another_device() -> None:
@@ -154,7 +154,7 @@ def test_what_a_record_has_is_led_by_it_and_what_it_is_still_to_get_is_not() -> 
     waiting = NodeStateStatus(phase=Phase.PENDING, target=told)
     taken = waiting.model_copy(update={"phase": Phase.ADMITTED})
     assert (led(waiting), nodes_led(waiting)) == ("", frozenset())
-    assert (led(taken), nodes_led(taken)) == ("a", frozenset({key_of("n1"), key_of("n2")}))
+    assert (led(taken), nodes_led(taken)) == ("a", frozenset({node_key("n1"), node_key("n2")}))
 
 
 # ── who leads, and who follows ────────────────────────────────────────────────────────────────────────────────────────
@@ -263,7 +263,7 @@ def test_pools_of_drivers_without_groups_are_as_ever() -> None:
 def test_a_node_has_its_own_devices_and_on_each_gpu_what_spans_it() -> None:
     seen = of_node(pool("n1", "n2"), "n2")
     assert {device.name for device in seen.devices if "nodeName" in device.place} == {
-        f"{device.name}-{key_of('n2')}" for device in OWN.devices
+        f"{device.name}-{node_key('n2')}" for device in OWN.devices
     }
     shares = [device for device in seen.devices if "nodeSelector" in device.place]
     assert [device.attributes["index"]["int"] for device in shares] == [0, 1]

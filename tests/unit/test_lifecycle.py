@@ -35,7 +35,7 @@ from tests.unit.worlds import (
 from gpupartition.api.v1alpha1 import Drain, DrainMode, NodeStateStatus, OnFailure, OnTimeout, Phase, Restart
 from gpupartition.domain.backend import Config, Observation
 from gpupartition.domain.changes import UNANSWERED
-from gpupartition.domain.expected import IN_VAIN, STRANDED
+from gpupartition.domain.destination import IN_VAIN, STRANDED
 from gpupartition.domain.lifecycle import advance, way_out
 from gpupartition.domain.phases import PHASES
 from gpupartition.domain.pool import Pool

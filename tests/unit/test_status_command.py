@@ -18,8 +18,8 @@ from gpupartition.cli import status
 from gpupartition.cli.options import Unusable
 from gpupartition.cli.paint import rendered
 from gpupartition.controller.records import NODE_STATES
-from gpupartition.domain import standing
-from gpupartition.domain.standing import UNSEEN, PolicyStanding
+from gpupartition.domain import reports
+from gpupartition.domain.reports import UNSEEN, PolicyReport
 from gpupartition.kube import Object
 
 NOW: Final = datetime(2026, 1, 1, 12, 2, tzinfo=UTC)
@@ -38,7 +38,7 @@ def said(fleet: Fleet, name: str, status: Object, **spec: Any) -> None:
     fleet.apply({**policy(name, **spec), "status": status})
 
 
-async def look(fleet: Fleet, *names: str) -> list[PolicyStanding]:
+async def look(fleet: Fleet, *names: str) -> list[PolicyReport]:
     return await status.look(fleet.client, argparse.Namespace(selector="", name=names))
 
 
@@ -163,7 +163,7 @@ def test_watching_has_no_form_for_programs(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_phases_that_it_speaks_of_are_phases() -> None:
-    assert {str(phase) for phase in Phase} >= standing.QUIET | standing.STUCK
+    assert {str(phase) for phase in Phase} >= reports.QUIET | reports.STUCK
 
 
 async def test_a_screen_is_left_as_it_was_found_and_shows_as_much_as_it_has_room_for(

@@ -20,10 +20,11 @@ from gpupartition.backends import BACKENDS, amd_dcm, amd_gpus, dcm, mig_parted, 
 from gpupartition.backends.amd_limits import product_of
 from gpupartition.backends.example_limits import published
 from gpupartition.backends.plugin_template import Settings
-from gpupartition.domain.adoption import HOSTNAME, LeftOut, free
+from gpupartition.domain.adoption import LeftOut, free
 from gpupartition.domain.amd_modes import WHOLE, Mode
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Refused
 from gpupartition.domain.counters import FULL
+from gpupartition.domain.groups import HOSTNAME
 from gpupartition.domain.pool import Device, Pool
 from gpupartition.domain.products import Product
 

@@ -31,10 +31,11 @@ from gpupartition.backends.plugin_pods import (
 )
 from gpupartition.backends.plugin_template import Settings, Unreadable
 from gpupartition.domain import fingerprint
-from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused
+from gpupartition.domain.backend import Cluster, Config, NodeFacts, Observation, Problem, Refused
 from gpupartition.domain.effects import Effect
 from gpupartition.domain.entries import Document
 from gpupartition.domain.groups import Group
+from gpupartition.domain.objects import Object
 from gpupartition.domain.others import writer
 from gpupartition.domain.pool import Pool
 from gpupartition.names import DRIVER, FINGERPRINT, LAYOUT

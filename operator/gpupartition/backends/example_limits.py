@@ -13,7 +13,8 @@ from typing import Final
 from gpupartition.api.v1alpha1 import Layout, LayoutType, SharingMode
 from gpupartition.backends import plugin_template as plugin
 from gpupartition.backends.plugin_template import Settings
-from gpupartition.domain.backend import Object, Problem
+from gpupartition.domain.backend import Problem
+from gpupartition.domain.objects import Object
 from gpupartition.domain.pool import Device, Pool
 from gpupartition.names import LAYOUT
 

@@ -18,7 +18,7 @@ from gpupartition.backends.example_limits import GI
 from gpupartition.backends.nvidia_gpus import WHOLE
 from gpupartition.domain import amd_modes, quantity
 from gpupartition.domain.allocator.selectors import UNKNOWN
-from gpupartition.domain.backend import Object
+from gpupartition.domain.objects import Object
 from gpupartition.domain.pool import Device, Pool
 
 Content = dict[str, Any]

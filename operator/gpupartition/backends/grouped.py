@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from gpupartition.api.v1alpha1 import MultiNode
-from gpupartition.domain.backend import NodeFacts, Object, Problem, Refused
+from gpupartition.domain.backend import NodeFacts, Problem, Refused
 from gpupartition.domain.groups import HOSTNAME, MAX_NODES, Group, joined
 from gpupartition.domain.layout import too_much
+from gpupartition.domain.objects import Object
 from gpupartition.domain.pool import Pool
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from gpupartition.domain.backend import Cluster, Object, Problem, Refused
+from gpupartition.domain.backend import Cluster, Problem, Refused
 from gpupartition.domain.entries import MAX_SIZE, Document, Unreadable
+from gpupartition.domain.objects import Object
 from gpupartition.domain.written import Illegible, documents
 
 M = TypeVar("M")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpupartition.api.v1alpha1 import Assigned
-from gpupartition.domain.backend import NodeFacts, Object
+from gpupartition.domain.backend import NodeFacts
 from gpupartition.domain.effects import PatchNode
+from gpupartition.domain.objects import Object
 from gpupartition.names import STEP
 
 

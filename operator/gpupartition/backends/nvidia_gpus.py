@@ -13,10 +13,11 @@ from functools import lru_cache
 from typing import Any, Final
 
 from gpupartition.backends.installed import no_table, read_tables, tables_in
-from gpupartition.domain.backend import Cluster, Object, Problem, Refused
+from gpupartition.domain.backend import Cluster, Problem, Refused
 from gpupartition.domain.gpus import MAX_GPUS
 from gpupartition.domain.mig import GpuModel, model_of
 from gpupartition.domain.mig_layouts import place
+from gpupartition.domain.objects import Object
 from gpupartition.domain.pool import Device, Pool
 from gpupartition.domain.products import Product
 from gpupartition.tables import mig

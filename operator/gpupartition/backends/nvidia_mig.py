@@ -35,8 +35,9 @@ from gpupartition.backends.nvidia_limits import (
     no_inventory,
 )
 from gpupartition.backends.plugin_pods import plugin_pod, why_not_ready
-from gpupartition.domain.backend import Cluster, Config, NodeFacts, Object, Observation, Problem, Refused
+from gpupartition.domain.backend import Cluster, Config, NodeFacts, Observation, Problem, Refused
 from gpupartition.domain.entries import written
+from gpupartition.domain.objects import Object
 from gpupartition.domain.others import writer
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.products import unmatched

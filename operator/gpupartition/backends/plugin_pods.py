@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpupartition.api.v1alpha1 import DaemonSetRef, ObjectRef
-from gpupartition.domain.backend import Cluster, NodeFacts, Object
+from gpupartition.domain.backend import Cluster, NodeFacts
+from gpupartition.domain.objects import Object
 from gpupartition.names import DRIVER
 
 Ref = DaemonSetRef | ObjectRef

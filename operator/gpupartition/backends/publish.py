@@ -24,7 +24,6 @@ from gpupartition.domain.backend import (
     Config,
     Kept,
     NodeFacts,
-    Object,
     Observation,
     Problem,
     Refused,
@@ -35,6 +34,7 @@ from gpupartition.domain.entries import Document
 from gpupartition.domain.groups import Group
 from gpupartition.domain.inventory import groups_on, numbered
 from gpupartition.domain.layout import compile_pool, product_of
+from gpupartition.domain.objects import Object
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.products import unmatched
 from gpupartition.domain.tabled import Tables

@@ -14,7 +14,7 @@ from gpupartition.backends import plugin_template as plugin
 from gpupartition.backends.installed import containers
 from gpupartition.backends.plugin_template import Unreadable
 from gpupartition.domain.adoption import LeftOut
-from gpupartition.domain.backend import Object
+from gpupartition.domain.objects import Object
 from gpupartition.names import DRIVER
 
 # Last parts of the images' names, without registry and tag: those are kept where images are mirrored.

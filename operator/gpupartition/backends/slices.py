@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from gpupartition.api.v1alpha1 import DriverSpec, NodeOperations
 from gpupartition.domain import fingerprint, quantity
-from gpupartition.domain.backend import Object
 from gpupartition.domain.effects import CreateSlice, DeleteSlice, Effect, PutSlice
+from gpupartition.domain.objects import Object
 from gpupartition.domain.pool import Amounts, Device, Pool
 from gpupartition.names import FINGERPRINT, LAYOUT, STEP, TAINT_KEY
 

@@ -118,7 +118,7 @@ def as_yaml(found: Adoption) -> str:
 
 
 def _policy(policy: Adopting) -> str:
-    from gpupartition.domain.adoption import HOSTNAME
+    from gpupartition.domain.groups import HOSTNAME
 
     count = f"{len(policy.nodes)} node{'s' if len(policy.nodes) != 1 else ''}"
     named = [f"--by-label {key}" for key in policy.instead if not _unusable(key)]

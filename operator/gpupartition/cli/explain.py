@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpupartition.cli.cluster import Answer
     from gpupartition.cli.foresight import Foresight
     from gpupartition.domain.plan import NodePlan, Plan
-    from gpupartition.domain.standing import Blocking, NodeStanding
+    from gpupartition.domain.reports import Blocking, NodeReport
     from gpupartition.kube import Client, Object
     from gpupartition.settings import Settings
 
@@ -52,7 +52,7 @@ class Explanation:
     node: str
     policy: str = ""
     driver: str = ""
-    standing: NodeStanding | None = None
+    report: NodeReport | None = None
     grant: Mapping[str, Any] | None = None
     foreseen: NodePlan | None = None
     opens: str = ""
@@ -86,47 +86,47 @@ async def explain(client: Client, settings: Settings, name: str) -> Explanation:
     from gpupartition.controller.records import Record
     from gpupartition.domain.plan import Fate
     from gpupartition.domain.remedies import ENFORCE, advice
-    from gpupartition.domain.standing import read_node
+    from gpupartition.domain.reports import read_node
     from gpupartition.kinds import DRIVERS, NODE_STATES, POLICIES
     from gpupartition.kube import NODES
 
     node, record = await client.find(NODES, name), await client.find(NODE_STATES, name)
     if node is None and record is None:
         raise no_node(name)
-    standing = read_node(record) if record else None
-    if standing and record and (known := Record.read(record)).unreadable:
-        standing = replace(standing, reason=known.state.reason, message=known.state.message)
+    report = read_node(record) if record else None
+    if report and record and (known := Record.read(record)).unreadable:
+        report = replace(report, reason=known.state.reason, message=known.state.message)
     plans: Sequence[Plan] = ()
     group, unforeseen = None, ""
     try:
         with unhurried():
-            seen = await look_ahead(client, settings, (), [standing.policy] if standing else [])
+            seen = await look_ahead(client, settings, (), [report.policy] if report else [])
         plans, group = seen.plans, _group(seen, name)
     except Unusable as unusable:
         # That a file could be named is advice for a plan, and nothing that can be done here.
         unforeseen = "; ".join(re.sub("; (or )?name a file with -f$", "", line) for line in unusable.lines)
     of_it = [(plan, row) for plan in plans for row in plan.nodes if row.node == name]
     plan, row = next(iter(sorted(of_it, key=lambda each: each[1].fate == "Contested")), (None, None))
-    policy = standing.policy if standing else plan.policy if plan else ""
-    driver = standing.driver if standing else plan.driver if plan else ""
+    policy = report.policy if report else plan.policy if plan else ""
+    driver = report.driver if report else plan.driver if plan else ""
     drivers = (await client.list(DRIVERS)).items
     if row is None and not unforeseen:
         unplanned = "; ".join(plan.refused for plan in plans if plan.refused and not plan.nodes)
         unforeseen = (
             unplanned or "no policy selects it"
-            if standing is None
+            if report is None
             else f"{policy} no longer selects it, or it is as it should be"
         )
     found = Explanation(
         node=name,
         policy=policy,
         driver=driver,
-        standing=standing,
+        report=report,
         grant=_grant(drivers, name),
         foreseen=row,
         opens=plan.opens if plan else "",
         unforeseen=unforeseen,
-        blockers=_blockers(standing, row),
+        blockers=_blockers(report, row),
         group=group,
     )
     about = {"node": name, "policy": policy, "driver": driver}
@@ -134,7 +134,7 @@ async def explain(client: Client, settings: Settings, name: str) -> Explanation:
         body = await client.find(POLICIES, policy)
         if body is not None and body["spec"].get("mode") == "Observe":
             return replace(found, next=ENFORCE.format(**about))
-    return replace(found, next=advice(standing, row.fate if row else None, about))
+    return replace(found, next=advice(report, row.fate if row else None, about))
 
 
 def _grant(drivers: Sequence[Object], node: str) -> Mapping[str, Any] | None:
@@ -143,12 +143,12 @@ def _grant(drivers: Sequence[Object], node: str) -> Mapping[str, Any] | None:
     return next((grant for grant in grants if grant["node"] == node), None)
 
 
-def _blockers(standing: NodeStanding | None, row: NodePlan | None) -> tuple[Blocking, ...]:
+def _blockers(report: NodeReport | None, row: NodePlan | None) -> tuple[Blocking, ...]:
     """Those of the record while the node is being changed, else those that there are now."""
-    from gpupartition.domain.standing import Blocking
+    from gpupartition.domain.reports import Blocking
 
-    if standing is not None and (row is None or row.fate == "UnderWay"):
-        return standing.blockers
+    if report is not None and (row is None or row.fate == "UnderWay"):
+        return report.blockers
     return tuple(
         Blocking(claim=b.claim, pod=b.pod, pdb=b.pdb, device=b.device, reason=b.reason, since=b.since)
         for b in (row.blockers if row else ())
@@ -175,9 +175,9 @@ def pictured(found: Explanation, now: datetime) -> Iterator[Line]:
     """For people: where it is, why, who is in the way, what leads on."""
     from gpupartition.domain.remedies import remedy
 
-    standing, row = found.standing, found.foreseen
-    phase = standing.phase if standing else "no record of it"
-    since = f" for {age(now - standing.since)}" if standing and standing.since else ""
+    report, row = found.report, found.foreseen
+    phase = report.phase if report else "no record of it"
+    since = f" for {age(now - report.since)}" if report and report.since else ""
     whose = f" (policy {found.policy}, driver {found.driver})" if found.policy else ""
     yield line(Span(found.node, "bold"), ": ", Span(phase, "yellow"), since, whose)
     if found.blockers:
@@ -191,7 +191,7 @@ def pictured(found: Explanation, now: datetime) -> Iterator[Line]:
             indent="  ",
         )
     told = {
-        "why": ": ".join(p for p in (standing.reason, standing.message) if p) if standing else "",
+        "why": ": ".join(p for p in (report.reason, report.message) if p) if report else "",
         "group": _in_group(found.group, found.node) if found.group else "",
         "change": _change(found),
         "grant": f"{found.grant.get('purpose', 'RollOut')} since {found.grant['since']}" if found.grant else "none",
@@ -229,16 +229,16 @@ def as_data(found: Explanation) -> dict[str, Any]:
     """Everything, in names that stay."""
     from gpupartition.domain.remedies import remedy
 
-    standing, row = found.standing, found.foreseen
+    report, row = found.report, found.foreseen
     return {
         "node": found.node,
         "policy": found.policy,
         "driver": found.driver,
-        "phase": standing.phase if standing else None,
-        "since": moment(standing.since) if standing else None,
-        "reason": standing.reason if standing else "",
-        "message": standing.message if standing else "",
-        "attempts": standing.attempts if standing else 0,
+        "phase": report.phase if report else None,
+        "since": moment(report.since) if report else None,
+        "reason": report.reason if report else "",
+        "message": report.message if report else "",
+        "attempts": report.attempts if report else 0,
         "grant": {key: found.grant.get(key) for key in ("purpose", "since", "policy")} if found.grant else None,
         "blockers": [{**asdict(b), "since": moment(b.since), "wouldFree": remedy(b.reason)} for b in found.blockers],
         "plan": {
@@ -261,7 +261,7 @@ def as_data(found: Explanation) -> dict[str, Any]:
 
 def names(found: Explanation) -> list[str]:
     """The node's record as kubectl takes it, or the node where there is none."""
-    return [f"{NODE}/{found.node}" if found.standing else f"node/{found.node}"]
+    return [f"{NODE}/{found.node}" if found.report else f"node/{found.node}"]
 
 
 FORMS: Final = forms(picture=pictured, data=as_data, names=names)

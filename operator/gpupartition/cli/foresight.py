@@ -145,10 +145,8 @@ def _lay_over(bodies: dict[str, Object], documents: Sequence[Document], *, fixed
     for document in documents:
         present, spec = bodies.get(document.name), document.body["spec"]
         if present is None:
-            meta = {
-                **document.body["metadata"],
-                "uid": f"planned {document.name}",
-            }  # each its own: by it layouts are remembered
+            # Each has a UID of its own: by it layouts are remembered.
+            meta = {**document.body["metadata"], "uid": f"planned {document.name}"}
             bodies[document.name] = {**document.body, "metadata": meta}
             continue
         meta = present["metadata"]

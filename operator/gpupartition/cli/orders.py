@@ -20,7 +20,7 @@ from gpupartition.domain.wording import few
 
 if TYPE_CHECKING:
     from gpupartition.cli.cluster import Answer
-    from gpupartition.domain.standing import NodeStanding
+    from gpupartition.domain.reports import NodeReport
     from gpupartition.domain.suspension import Suspension
     from gpupartition.kube import Client, Kind, Object
 
@@ -43,7 +43,7 @@ class Done:
     name: str
     says: str = ""
     wrote: Mapping[str, str | None] = field(default_factory=dict)
-    in_flight: tuple[NodeStanding, ...] = ()
+    in_flight: tuple[NodeReport, ...] = ()
     dry_run: str = NONE
     fails: str = ""
 
@@ -212,16 +212,16 @@ async def chosen(client: Client, names: Sequence[str], selector: str) -> list[st
     return list(dict.fromkeys(asked))
 
 
-async def in_flight(client: Client) -> list[NodeStanding]:
+async def in_flight(client: Client) -> list[NodeReport]:
     """The nodes that are being changed."""
-    from gpupartition.domain.standing import QUIET, STUCK, read_node
+    from gpupartition.domain.reports import QUIET, STUCK, read_node
     from gpupartition.kinds import NODE_STATES
 
     nodes = map(read_node, (await client.list(NODE_STATES)).items)
     return sorted((n for n in nodes if n.phase not in QUIET | STUCK), key=lambda n: n.node)
 
 
-def finishing(nodes: Sequence[NodeStanding]) -> str:
+def finishing(nodes: Sequence[NodeReport]) -> str:
     """What becomes of the nodes that are being changed, when no other is taken."""
     if not nodes:
         return "no node is in flight"

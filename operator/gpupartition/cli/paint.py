@@ -11,13 +11,8 @@ GAP: Final = "   "
 STYLES: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "magenta": "35", "cyan": "36"}
 
 # What others wrote into the cluster must not move the cursor, nor change the colours, of whoever looks at it.
-_TURNING: Final = (
-    0x061C,
-    0x200E,
-    0x200F,
-    *range(0x202A, 0x202F),
-    *range(0x2066, 0x206A),
-)  # the way in which text is read
+_TURNING: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+"""They turn the way in which text is read."""
 _CONTROLS: Final = (
     {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
     | {code: f"\\u{code:04x}" for code in _TURNING}

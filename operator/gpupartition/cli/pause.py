@@ -24,7 +24,7 @@ from gpupartition.cli.targets import POLICY
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpupartition.domain.standing import NodeStanding
+    from gpupartition.domain.reports import NodeReport
     from gpupartition.kube import Client, Object
 
 ABOUT: Final = """
@@ -78,7 +78,7 @@ async def _pause(
         return unusable
 
 
-def _done(name: str, wrote: Mapping[str, str | None] | Unusable, moving: tuple[NodeStanding, ...]) -> Done:
+def _done(name: str, wrote: Mapping[str, str | None] | Unusable, moving: tuple[NodeReport, ...]) -> Done:
     if isinstance(wrote, Unusable):
         return Done(about=name, name=f"{POLICY}/{name}", fails=str(wrote))
     state = "paused" if wrote else "is paused already"

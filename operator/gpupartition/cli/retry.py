@@ -15,7 +15,7 @@ from gpupartition.domain.wording import few
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from gpupartition.domain.standing import NodeStanding
+    from gpupartition.domain.reports import NodeReport
     from gpupartition.kube import Client, Object
 
 ABOUT: Final = """
@@ -45,7 +45,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> int:
     """Ask, print, and return the exit code."""
-    from gpupartition.domain.standing import read_node
+    from gpupartition.domain.reports import read_node
     from gpupartition.kinds import NODE_STATES, POLICIES
 
     async def act(client: Client) -> list[Done]:
@@ -67,7 +67,7 @@ async def run(options: argparse.Namespace) -> int:
     return await carry(options, act)
 
 
-def failed(node: NodeStanding) -> bool:
+def failed(node: NodeReport) -> bool:
     """Whether it waits for somebody to ask."""
     from gpupartition.domain.drift import LEFT_ALONE
 
@@ -75,7 +75,7 @@ def failed(node: NodeStanding) -> bool:
 
 
 async def _ask(
-    client: Client, kind: str, name: str, nodes: Mapping[str, NodeStanding], *, value: str, dry_run: str
+    client: Client, kind: str, name: str, nodes: Mapping[str, NodeReport], *, value: str, dry_run: str
 ) -> Done:
     from gpupartition.domain.suspension import is_paused
     from gpupartition.kinds import POLICIES

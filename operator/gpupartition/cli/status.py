@@ -21,7 +21,7 @@ from gpupartition.domain.wording import few
 
 if TYPE_CHECKING:
     from gpupartition.cli.cluster import Answer
-    from gpupartition.domain.standing import NodeStanding, PolicyStanding
+    from gpupartition.domain.reports import NodeReport, PolicyReport
     from gpupartition.kube import Client, Object
 
 ABOUT: Final = """
@@ -71,7 +71,7 @@ async def run(options: argparse.Namespace) -> int:
     return await answer(options, "status", ask)
 
 
-async def look(client: Client, options: argparse.Namespace) -> list[PolicyStanding]:
+async def look(client: Client, options: argparse.Namespace) -> list[PolicyReport]:
     """How the policies that are asked for stand now. Raises Unusable and ApiError."""
     from gpupartition.kinds import NODE_STATES, POLICIES
 
@@ -83,12 +83,12 @@ async def look(client: Client, options: argparse.Namespace) -> list[PolicyStandi
 
 def chosen(
     policies: Collection[Object], records: Collection[Object], selector: str, names: Collection[str] = ()
-) -> list[PolicyStanding]:
+) -> list[PolicyReport]:
     """Those of the policies that are asked for. Raises Unusable for one that is not there."""
-    from gpupartition.domain.standing import standings
+    from gpupartition.domain.reports import reports
 
     there = {body["metadata"]["name"] for body in policies}
-    found = standings(policies, records)
+    found = reports(policies, records)
     if selector:  # the API server has applied it to policies, and nodes of others are nobody's here
         found = [each for each in found if each.policy in there]
     known = {each.policy for each in found}
@@ -99,7 +99,7 @@ def chosen(
 # ------------------------------------------------------------------------------------------------------------------------ forms
 
 
-def pictured(found: Sequence[PolicyStanding], now: datetime) -> Iterator[Line]:
+def pictured(found: Sequence[PolicyReport], now: datetime) -> Iterator[Line]:
     """For people: each policy's sentence, then its nodes of which there is something to say."""
     if not found:
         yield line(
@@ -111,7 +111,7 @@ def pictured(found: Sequence[PolicyStanding], now: datetime) -> Iterator[Line]:
         yield from _policy(policy, now)
 
 
-def _policy(policy: PolicyStanding, now: datetime) -> Iterator[Line]:
+def _policy(policy: PolicyReport, now: datetime) -> Iterator[Line]:
     style = "green" if policy.ready == "True" else "red" if policy.stalled else "yellow"
     observes = " (observes)" if policy.mode == "Observe" else ""
     count = [": ", policy.progress] if policy.progress else []
@@ -123,7 +123,7 @@ def _policy(policy: PolicyStanding, now: datetime) -> Iterator[Line]:
         yield from grid(("NODE", "PHASE", "SINCE", "CHANGE", "BLOCKED BY", "WHY"), rows, indent="  ")
 
 
-def _row(node: NodeStanding, now: datetime) -> tuple[str | Span, ...]:
+def _row(node: NodeReport, now: datetime) -> tuple[str | Span, ...]:
     return (
         node.node,
         Span(node.phase, _STYLES.get(node.phase, "yellow")),
@@ -134,15 +134,15 @@ def _row(node: NodeStanding, now: datetime) -> tuple[str | Span, ...]:
     )
 
 
-def _why(node: NodeStanding) -> str:
+def _why(node: NodeReport) -> str:
     return ": ".join(part for part in (node.reason, node.message) if part)
 
 
-def _who(node: NodeStanding) -> str:
+def _who(node: NodeReport) -> str:
     return few(sorted({each.who for each in node.blockers}), most=2)
 
 
-def as_data(found: Sequence[PolicyStanding]) -> dict[str, Any]:
+def as_data(found: Sequence[PolicyReport]) -> dict[str, Any]:
     """Everything, in names that stay."""
     return {
         "policies": [
@@ -158,7 +158,7 @@ def as_data(found: Sequence[PolicyStanding]) -> dict[str, Any]:
     }
 
 
-def node_data(node: NodeStanding) -> dict[str, Any]:
+def node_data(node: NodeReport) -> dict[str, Any]:
     """One node, with every blocker."""
     body = asdict(node)
     del body["policy"], body["driver"]
@@ -168,7 +168,7 @@ def node_data(node: NodeStanding) -> dict[str, Any]:
     return body
 
 
-def names(found: Sequence[PolicyStanding]) -> list[str]:
+def names(found: Sequence[PolicyReport]) -> list[str]:
     """The policies, as kubectl takes them."""
     return [f"{POLICY}/{each.policy}" for each in found]
 
@@ -190,21 +190,20 @@ async def _watch(client: Client, options: argparse.Namespace) -> NoReturn:
     for each in (policies, records):
         await each.read()
 
-    chosen(
-        policies.values(), records.values(), options.selector, options.name
-    )  # complain of names that are nowhere, at first
+    # At first, to complain of names that are nowhere.
+    chosen(policies.values(), records.values(), options.selector, options.name)
 
-    def now() -> list[PolicyStanding]:
+    def now() -> list[PolicyReport]:
         found = chosen(policies.values(), records.values(), options.selector)
         return [each for each in found if not options.name or each.policy in options.name]
 
     lively = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     keeping = [asyncio.create_task(each.run()) for each in (policies, records)]
     try:
-        with Screen() if lively else Log() as board:
+        with Screen() if lively else Log() as display:
             while True:
                 changed.clear()
-                board.show(now())
+                display.show(now())
                 await asyncio.sleep(CALM)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), TICK if lively else None)
@@ -217,7 +216,7 @@ def _as_it_is(body: Object) -> Object:
     return body
 
 
-class Board(AbstractContextManager["Board"]):
+class Display(AbstractContextManager["Display"]):
     """Where one picture follows the other."""
 
     def __enter__(self) -> Self:
@@ -226,12 +225,12 @@ class Board(AbstractContextManager["Board"]):
     def __exit__(self, *_: object) -> None:
         """Leave it as it was found."""
 
-    def show(self, found: Sequence[PolicyStanding]) -> None:
+    def show(self, found: Sequence[PolicyReport]) -> None:
         """Show how things stand now. Raises OSError where that cannot be written."""
         raise NotImplementedError
 
 
-class Screen(Board):
+class Screen(Display):
     """A terminal: the whole picture, again and again, in a screen of its own."""
 
     def __enter__(self) -> Self:
@@ -242,7 +241,7 @@ class Screen(Board):
         sys.stdout.write(BACK)
         sys.stdout.flush()
 
-    def show(self, found: Sequence[PolicyStanding]) -> None:
+    def show(self, found: Sequence[PolicyReport]) -> None:
         """Draw over what was there, as much as there is room for."""
         lines = painted(pictured(found, datetime.now(UTC))).splitlines()
         room = shutil.get_terminal_size().lines - 1
@@ -252,13 +251,13 @@ class Screen(Board):
         sys.stdout.flush()
 
 
-class Log(Board):
+class Log(Display):
     """A pipe or a file: a line for whatever is new."""
 
     def __init__(self) -> None:
         self._said: dict[str, str] = {}
 
-    def show(self, found: Sequence[PolicyStanding]) -> None:
+    def show(self, found: Sequence[PolicyReport]) -> None:
         """Tell what was not told before."""
         at = datetime.now(UTC).strftime("%H:%M:%S")
         before, self._said = self._said, dict(_in_lines(found))
@@ -269,7 +268,7 @@ class Log(Board):
         sys.stdout.flush()
 
 
-def _in_lines(found: Sequence[PolicyStanding]) -> Iterator[tuple[str, str]]:
+def _in_lines(found: Sequence[PolicyReport]) -> Iterator[tuple[str, str]]:
     """What each policy and each node is told as, by what it is about."""
     for policy in found:
         parts = (policy.progress, f"{policy.reason}: {policy.message}")

@@ -19,7 +19,6 @@ from gpupartition.controller.intent import Driver, Intents, Policy, labels
 from gpupartition.controller.records import DRIVERS, POLICIES
 from gpupartition.controller.trimmed import condition
 from gpupartition.domain.adoption import (
-    HOSTNAME,
     LASTING,
     Adopted,
     Adopting,
@@ -32,6 +31,7 @@ from gpupartition.domain.adoption import (
     why_not,
 )
 from gpupartition.domain.backend import NodeFacts, Problem, Refused
+from gpupartition.domain.groups import HOSTNAME
 from gpupartition.kube import DAEMON_SETS, NODES, Client, Object
 from gpupartition.names import API_VERSION
 from gpupartition.settings import Settings

@@ -34,13 +34,8 @@ text.dim {{ fill: var(--dim); }} text.bad {{ fill: var(--lost); }} rect {{ strok
 {" ".join(f".{name} {{ fill: var(--{name}); }}" for name in FILLED)}
 .uncut {{ fill: none; stroke: var(--line); stroke-dasharray: 2 2; }}
 """
-WIDTH, BAR, HIGH, GAP, LINE = (
-    1000,
-    100,
-    18,
-    6,
-    26,
-)  # of the picture, a GPU (its height), between GPUs, from one line to the next
+WIDTH, BAR, HIGH, GAP, LINE = 1000, 100, 18, 6, 26
+"""Of the picture, a GPU (its height), between GPUs, from one line to the next."""
 PER_LINE: Final = 8
 LONGEST: Final = 24  # characters of a name that has room beside its bars; the whole stands in its tooltip
 

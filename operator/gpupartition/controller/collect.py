@@ -13,7 +13,8 @@ from gpupartition.controller.caches import Caches
 from gpupartition.controller.intent import Driver
 from gpupartition.controller.records import DRIVERS, NODE_STATES, Record
 from gpupartition.controller.scope import ledger_of
-from gpupartition.domain.entries import Document, Object, Unreadable
+from gpupartition.domain.entries import Document, Unreadable
+from gpupartition.domain.objects import Object
 from gpupartition.domain.world import AT_REST
 from gpupartition.kube import CONFIG_MAPS, DAEMON_SETS, NODES, Client, Conflict, NotFound
 

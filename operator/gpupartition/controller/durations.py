@@ -10,7 +10,7 @@ from gpupartition.controller.records import Record
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.controller.trimmed import condition
 from gpupartition.domain.backend import Observation
-from gpupartition.domain.expected import is_expected
+from gpupartition.domain.destination import is_expected
 from gpupartition.domain.holders import Holder
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.retiring import retired

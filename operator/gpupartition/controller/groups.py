@@ -13,7 +13,7 @@ from gpupartition.api.v1alpha1.shared import SUBDOMAIN
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.packed import PackedSlice
 from gpupartition.controller.records import Record
-from gpupartition.domain.groups import Group, key_of
+from gpupartition.domain.groups import Group, node_key
 from gpupartition.domain.leading import former, leader, led, nodes_led, settled
 from gpupartition.domain.others import skips
 from gpupartition.kube import Object
@@ -86,7 +86,7 @@ class Groups:
 
     def _left(self, driver: Driver, me: str) -> str:
         """A pool that nobody leads, nor comes to lead, and of whose nodes this is the first: nobody else would take it away."""
-        found = self._caches.slices.by("on", key_of(me))
+        found = self._caches.slices.by("on", node_key(me))
         for group in {each.group for each in found if each.driver == driver.driver_name}:
             labelled = (node["metadata"]["name"] for node in self._labelled(driver, group))
             if self._having(driver, group) or any(self._is_ours(driver, name) for name in labelled):
@@ -135,7 +135,7 @@ class Groups:
 
     def _elsewhere(self, driver: Driver, node: str, group: str) -> str:
         """In which other pool a node has devices, or may come to have some."""
-        key = key_of(node)
+        key = node_key(node)
         for record in self._caches.records.by("on", key):
             if record.spec.driver == driver.name and led(record.state) != group:
                 return f"group {led(record.state)}, which node {record.name} leads"

@@ -12,7 +12,8 @@ from gpupartition.controller.intent import Intents
 from gpupartition.controller.records import NODE_STATES, Record
 from gpupartition.controller.scope import Scope
 from gpupartition.domain.backend import Refused
-from gpupartition.domain.entries import Document, Object, identity, waits_for_rest
+from gpupartition.domain.entries import Document, identity, waits_for_rest
+from gpupartition.domain.objects import Object
 from gpupartition.domain.world import AT_REST
 from gpupartition.kube import CONFIG_MAPS, Client, Conflict
 

@@ -27,8 +27,8 @@ from gpupartition.controller.records import Record
 from gpupartition.controller.trimmed import condition, since_ready, trim_node
 from gpupartition.domain.ahead import ahead
 from gpupartition.domain.backend import Config, Kept, NodeFacts, Observation
+from gpupartition.domain.destination import in_vain
 from gpupartition.domain.entries import identity, is_entry
-from gpupartition.domain.expected import in_vain
 from gpupartition.domain.groups import Group
 from gpupartition.domain.holders import Holder
 from gpupartition.domain.others import at_work, skips

@@ -14,7 +14,7 @@ from gpupartition.controller.remembered import Remembered
 from gpupartition.controller.trimmed import condition, since_ready
 from gpupartition.domain.admission import Standing
 from gpupartition.domain.backend import Problem, Turn
-from gpupartition.domain.expected import STRANDED
+from gpupartition.domain.destination import STRANDED
 from gpupartition.domain.groups import Group
 from gpupartition.domain.others import at_work, skips
 from gpupartition.domain.products import hint

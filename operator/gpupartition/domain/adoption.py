@@ -13,12 +13,12 @@ from itertools import chain, count
 from typing import Any, Final
 
 from gpupartition.domain.backend import Config, Observation
+from gpupartition.domain.groups import HOSTNAME
 from gpupartition.names import API_VERSION
 
 Layouts = Sequence[Mapping[str, Any]]
 Labels = Mapping[str, str]
 
-HOSTNAME: Final = "kubernetes.io/hostname"
 LASTING: Final = (
     "amd.com/gpu.product-name",
     "node.kubernetes.io/instance-type",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpupartition.api.v1alpha1 import NodeStateStatus, Phase
 from gpupartition.domain.backend import Config, Observation
 from gpupartition.domain.changes import class_of
-from gpupartition.domain.expected import expected_pool
+from gpupartition.domain.destination import expected_pool
 from gpupartition.domain.holders import Holder, blocking
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.retiring import known_devices, possible

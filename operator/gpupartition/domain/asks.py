@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from gpupartition.domain import quantity
+from gpupartition.domain.objects import Object
 
-Body = Mapping[str, Any]
 Key = tuple[str, str]
 """Namespace and name."""
 
@@ -28,8 +28,8 @@ class Ask:
     kind: str
     namespace: str
     name: str
-    claims: Sequence[Body] = ()
-    pod: Body = field(default_factory=dict)
+    claims: Sequence[Object] = ()
+    pod: Object = field(default_factory=dict)
     created: str = ""
     problem: str = ""
 
@@ -42,18 +42,18 @@ class Ask:
         return -int(self.pod.get("priority") or 0), self.created or _NEVER, self.namespace, self.name
 
 
-def key_of(body: Body) -> Key:
+def key_of(body: Object) -> Key:
     """Where an object is. What nobody put anywhere is in `default`."""
     return body["metadata"].get("namespace") or "default", body["metadata"]["name"]
 
 
-def results_of(claim: Body) -> Sequence[Body]:
+def results_of(claim: Object) -> Sequence[Object]:
     """The devices that a claim has."""
     allocation = (claim.get("status") or {}).get("allocation") or {}
     return (allocation.get("devices") or {}).get("results") or ()
 
 
-def is_allocated(claim: Body) -> bool:
+def is_allocated(claim: Object) -> bool:
     """Whether it has its devices."""
     return bool((claim.get("status") or {}).get("allocation"))
 
@@ -61,25 +61,25 @@ def is_allocated(claim: Body) -> bool:
 class Desk:
     """Finds what pods name: claims, templates, and classes that are extended resources."""
 
-    def __init__(self, claims: Iterable[Body], templates: Iterable[Body], classes: Iterable[Body]) -> None:
+    def __init__(self, claims: Iterable[Object], templates: Iterable[Object], classes: Iterable[Object]) -> None:
         self._claims: Final = {key_of(body): body for body in claims}
         self._templates: Final = {key_of(body): body for body in templates}
         self._classes: Final = _extended(classes)
 
-    def waiting(self, pod: Body) -> Ask | None:
+    def waiting(self, pod: Object) -> Ask | None:
         """What a pod needs that no scheduler has placed yet; None when it needs no claim, or has all that it needs."""
         ask = self._ask(pod, {s["name"]: s.get("resourceClaimName") for s in _generated(pod)})
         return ask if ask.problem or not all(map(is_allocated, ask.claims)) else None
 
-    def next_start(self, pod: Body) -> Ask:
+    def next_start(self, pod: Object) -> Ask:
         """What its successor will need: claims as their templates are now, and those that it shares as if they were free again."""
         ask = self._ask(pod, {})
         elsewhere = {name: value for name, value in ask.pod.items() if name != "nodeName"}
         return replace(ask, claims=[{**claim, "status": {}} for claim in ask.claims], pod=elsewhere)
 
-    def _ask(self, pod: Body, generated: Mapping[str, str | None]) -> Ask:
+    def _ask(self, pod: Object, generated: Mapping[str, str | None]) -> Ask:
         (namespace, name), spec = key_of(pod), pod.get("spec") or {}
-        claims: list[Body] = []
+        claims: list[Object] = []
         problem = ""
         for entry in spec.get("resourceClaims") or ():
             if entry["name"] in generated and generated[entry["name"]] is None:
@@ -95,7 +95,7 @@ class Desk:
             kind="Pod", namespace=namespace, name=name, claims=claims, pod=spec, created=created, problem=problem
         )
 
-    def _claim(self, entry: Body, namespace: str, pod: str, made: str | None) -> tuple[Body | None, str]:
+    def _claim(self, entry: Object, namespace: str, pod: str, made: str | None) -> tuple[Object | None, str]:
         named = made or entry.get("resourceClaimName")
         if named:
             found = self._claims.get((namespace, named))
@@ -106,14 +106,14 @@ class Desk:
         return _claim_of(namespace, f"{pod}-{entry['name']}", template["spec"].get("spec") or {}), ""
 
 
-def alone(claim: Body) -> Ask:
+def alone(claim: Object) -> Ask:
     """A claim that no pod names, as if one came that needs nothing else."""
     namespace, name = key_of(claim)
     created = str(claim["metadata"].get("creationTimestamp") or "")
     return Ask(kind="ResourceClaim", namespace=namespace, name=name, claims=[{**claim, "status": {}}], created=created)
 
 
-def waiting(pods: Iterable[Body], claims: Sequence[Body], desk: Desk) -> list[Ask]:
+def waiting(pods: Iterable[Object], claims: Sequence[Object], desk: Desk) -> list[Ask]:
     """All who wait for devices: pods that are on no node yet, and claims without devices that nobody names."""
     found: list[Ask] = []
     named: set[Key] = set()
@@ -127,25 +127,25 @@ def waiting(pods: Iterable[Body], claims: Sequence[Body], desk: Desk) -> list[As
     return [*found, *map(alone, unnamed)]
 
 
-def is_waiting(pod: Body) -> bool:
+def is_waiting(pod: Object) -> bool:
     """Whether a scheduler still has to find a node for it."""
     placed = (pod.get("spec") or {}).get("nodeName")
     return not placed and (pod.get("status") or {}).get("phase", "Pending") == "Pending" and _lives(pod)
 
 
-def _lives(body: Body) -> bool:
+def _lives(body: Object) -> bool:
     return "deletionTimestamp" not in body["metadata"]
 
 
-def _generated(pod: Body) -> Sequence[Body]:
+def _generated(pod: Object) -> Sequence[Object]:
     return (pod.get("status") or {}).get("resourceClaimStatuses") or ()
 
 
-def _claim_of(namespace: str, name: str, spec: Body) -> Body:
+def _claim_of(namespace: str, name: str, spec: Object) -> Object:
     return {"metadata": {"namespace": namespace, "name": name}, "spec": spec}
 
 
-def _extended(classes: Iterable[Body]) -> Mapping[str, str]:
+def _extended(classes: Iterable[Object]) -> Mapping[str, str]:
     """The class of each extended resource. Of several classes with one name the youngest has it, and of those the first by name."""
     known = sorted(classes, key=lambda each: str(each["metadata"]["name"]), reverse=True)
     found = {f"{IMPLICIT}{body['metadata']['name']}": str(body["metadata"]["name"]) for body in known}
@@ -155,7 +155,7 @@ def _extended(classes: Iterable[Body]) -> Mapping[str, str]:
     return found
 
 
-def _requests(pod: Body, classes: Mapping[str, str]) -> list[Body]:
+def _requests(pod: Object, classes: Mapping[str, str]) -> list[Object]:
     """What the pod asks for as extended resources that are classes. Containers that begin one after the other have devices in turn."""
     containers, first = pod.get("containers") or (), pod.get("initContainers") or ()
     beside = Counter[str]()
@@ -169,7 +169,7 @@ def _requests(pod: Body, classes: Mapping[str, str]) -> list[Body]:
     ]
 
 
-def _counts(container: Body, classes: Mapping[str, str]) -> Counter[str]:
+def _counts(container: Object, classes: Mapping[str, str]) -> Counter[str]:
     resources = container.get("resources") or {}
     asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
     return Counter(

@@ -7,7 +7,7 @@ Backends are pure: they look at objects that were read, and return data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol, TypeVar
@@ -16,9 +16,9 @@ from gpupartition.api.v1alpha1 import Assigned, DriverSpec, PolicySpec
 from gpupartition.domain.effects import Effect
 from gpupartition.domain.entries import Document, is_entry
 from gpupartition.domain.groups import Group
+from gpupartition.domain.objects import Object
 from gpupartition.domain.pool import Pool
 
-Object = Mapping[str, Any]
 T = TypeVar("T")
 
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from gpupartition.api.v1alpha1 import Assigned, Blocker, Phase, Restart
 from gpupartition.domain.backend import Config, Observation
+from gpupartition.domain.destination import expected_pool, lacking
 from gpupartition.domain.eviction import standing_of
-from gpupartition.domain.expected import expected_pool, lacking
 from gpupartition.domain.guards import depth, unanswered
 from gpupartition.domain.quiesce import CORDONS
 from gpupartition.domain.retiring import possible, retire

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
-from gpupartition.domain.standing import time_of
-
-Body = Mapping[str, Any]
+from gpupartition.domain.objects import Object
+from gpupartition.domain.reports import time_of
 
 NEAR: Final = timedelta(seconds=2)  # an event has whole seconds, and is posted a moment after what it is about
 _OF_PODS: Final = re.compile(r"policy (\S+) (?:wants to repartition|repartitions) node ([^\s,;]+)")
@@ -34,7 +33,7 @@ class Entry:
     place: int = 0
 
 
-def of_event(body: Body) -> Entry | None:
+def of_event(body: Object) -> Entry | None:
     """An event of the operator's; None for one about something else, or without a time."""
     about, related = body["involvedObject"], body.get("related", {})
     at = time_of(body.get("lastTimestamp") or body.get("eventTime") or body["metadata"].get("creationTimestamp"))
@@ -62,7 +61,7 @@ def of_event(body: Body) -> Entry | None:
     )
 
 
-def of_record(body: Body) -> Iterator[Entry]:
+def of_record(body: Object) -> Iterator[Entry]:
     """What a node's record remembers."""
     state, node = body.get("status", {}), body["metadata"]["name"]
     policy = body.get("spec", {}).get("policyRef", {}).get("name", "")
@@ -86,7 +85,7 @@ def of_record(body: Body) -> Iterator[Entry]:
         yield from entry(each.get("since"), "Blocked", f"{who} has {each.get('device', '')} ({each.get('reason', '')})")
 
 
-def of_policy(body: Body) -> Iterator[Entry]:
+def of_policy(body: Object) -> Iterator[Entry]:
     """What a policy remembers: when it was written, by whom, and since when its conditions are what they are."""
     meta, status, policy = body["metadata"], body.get("status", {}), body["metadata"]["name"]
 
@@ -110,7 +109,7 @@ def of_policy(body: Body) -> Iterator[Entry]:
         yield from entry(each.get("lastTransitionTime"), "condition", what, told, warning=each["type"] == "Stalled")
 
 
-def of_grant(grant: Body) -> Iterator[Entry]:
+def of_grant(grant: Object) -> Iterator[Entry]:
     """When a node that is in flight got its grant."""
     if (at := time_of(grant.get("since"))) is not None:
         yield Entry(

@@ -19,8 +19,8 @@ from gpupartition.api.v1alpha1 import (
     ProfileCapacity,
 )
 from gpupartition.domain.backend import Turn
+from gpupartition.domain.destination import STRANDED
 from gpupartition.domain.drift import brake, is_drifting
-from gpupartition.domain.expected import STRANDED
 from gpupartition.domain.patience import out_of_patience, patience_ends
 from gpupartition.domain.rollout import UNREADABLE, Rollout, Verdict, blockers, count, failures, in_words
 from gpupartition.domain.world import AT_REST

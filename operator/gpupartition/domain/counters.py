@@ -16,9 +16,8 @@ from gpupartition.domain.gpus import Gpu, Partition
 from gpupartition.domain.pool import Amounts
 
 FULL: Final = "full"
-MAX_TRIES: Final = (
-    20_000  # states that a search for places looks at: a second's work, where hardware needs some hundred
-)
+MAX_TRIES: Final = 20_000
+"""States that a search for places looks at: a second's work, where hardware needs some hundred."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

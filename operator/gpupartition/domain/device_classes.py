@@ -18,13 +18,11 @@ _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _MIG: Final = re.compile(r"\d+g\.\d+gb(\+[a-z]+(\.[a-z]+)*)*")
 _AMD: Final = re.compile(r"[a-z]+_nps\d+")
 _EQUAL: Final = re.compile(r"1of(\d+)")
-_OURS: Final = re.compile(
-    r"whole|half|third|quarter|\d+g-\d+gb.*|[a-z]+-nps\d+"
-)  # what other profiles may not be called
+_OURS: Final = re.compile(r"whole|half|third|quarter|\d+g-\d+gb.*|[a-z]+-nps\d+")
+"""What other profiles may not be called."""
 _PARTS: Final = {1: "whole", 2: "half", 3: "third", 4: "quarter"}
-_MOST: Final = (
-    40  # characters of a name that somebody else chose: with a mark it stays a label, whatever stands before it
-)
+_MOST: Final = 40
+"""Characters of a name that somebody else chose: with a mark it stays a label, whatever stands before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from gpupartition.api.v1alpha1 import DriftBrake, Phase
-from gpupartition.domain.expected import difference
+from gpupartition.domain.destination import difference
 from gpupartition.domain.guards import retried
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.world import AT_REST, State, World

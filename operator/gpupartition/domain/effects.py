@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-Body = Mapping[str, Any]
+from gpupartition.domain.objects import Object
 
 TAINT_RULES: Final = "resource.k8s.io/v1"  # the version of DeviceTaintRules that all clusters will have one day
 
@@ -54,7 +54,7 @@ class CreateTaintRule:
 class ActivateTaintRule:
     """Give the rule its NoSchedule effect, by a PUT of the rule as it was read."""
 
-    rule: Body
+    rule: Object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,22 +100,22 @@ class EnsureConfig:
     """Create a config object, or touch its last-used annotation under its resourceVersion (`present` is the object as read)."""
 
     kind: str
-    body: Body
-    present: Body | None
+    body: Object
+    present: Object | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateSlice:
     """Create a ResourceSlice of our own; its name is fixed, so an old attempt that comes too late is a conflict."""
 
-    body: Body
+    body: Object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutSlice:
     """Replace a ResourceSlice of our own under the resourceVersion in its body."""
 
-    body: Body
+    body: Object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,9 +16,8 @@ from typing import Any, Final
 import yaml
 
 from gpupartition import names
+from gpupartition.domain.objects import Object
 from gpupartition.domain.written import Illegible, documents
-
-Object = Mapping[str, Any]
 
 ENTRY: Final = "ConfigMapEntry"
 _EDITED: Final = ""  # no entry has this key: when one was last removed

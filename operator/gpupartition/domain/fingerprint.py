@@ -21,9 +21,8 @@ from gpupartition.domain.pool import Device, Pool
 
 Json = Mapping[str, Any] | Sequence[Any] | str | int | float | bool | None
 
-SHORT: Final = (
-    16  # hex digits: 64 bits never collide among the few layouts of a cluster, and the whole hash is compared on use
-)
+SHORT: Final = 16
+"""Hex digits: 64 bits never collide among the few layouts of a cluster, and the whole hash is compared on use."""
 
 
 def digest(canonical: Json) -> str:

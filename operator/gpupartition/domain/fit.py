@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from gpupartition.domain.allocator.allocate import Allocator, Answer
-from gpupartition.domain.allocator.claims import tolerates
+from gpupartition.domain.allocator.claims import is_tolerated
 from gpupartition.domain.allocator.places import Node, selects
 from gpupartition.domain.allocator.selectors import Unknown
 from gpupartition.domain.allocator.shares import DeviceId, Held
 from gpupartition.domain.allocator.wanted import GivenUp
-from gpupartition.domain.asks import Ask, Body, Key, is_allocated, key_of
+from gpupartition.domain.asks import Ask, Key, is_allocated, key_of
+from gpupartition.domain.objects import Object
 
 UNSCHEDULABLE: Final = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}  # what a cordon means
-_CLOSING: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
 class Fits(StrEnum):
@@ -50,11 +50,11 @@ class Outcome:
 class Floor:
     """All nodes with their devices, and who has which. Devices that are given away here stay given away."""
 
-    def __init__(self, nodes: Iterable[Body], allocator: Allocator) -> None:
+    def __init__(self, nodes: Iterable[Object], allocator: Allocator) -> None:
         self._nodes: Final = sorted(nodes, key=lambda each: str(each["metadata"]["name"]))
         self._allocator = allocator
         self._empty: Final = allocator.holding(Held())
-        self._bound: Final[dict[Key, Body | None]] = {}  # claims that got devices here: from where these can be used
+        self._bound: Final[dict[Key, Object | None]] = {}  # claims that got devices here: from where these can be used
         self._trails: Final[dict[str, _Trail]] = {}  # by what is asked
 
     def place(self, asks: Iterable[Ask], late: Callable[[], bool] = lambda: False) -> dict[Ask, Outcome]:
@@ -93,19 +93,19 @@ class Floor:
             trail.end = Outcome(fits=Fits.NO, why=self._why_not(ask, wanted, late))
         return trail.end
 
-    def _give(self, node: Body, wanted: Sequence[Body], answer: Answer) -> Outcome:
+    def _give(self, node: Object, wanted: Sequence[Object], answer: Answer) -> Outcome:
         self._allocator = self._allocator.having_given(answer)
         for claim, allocated in zip(wanted, answer.claims or (), strict=True):
             self._bound[key_of(claim)] = allocated.node_selector
         devices = tuple(r.id for allocated in answer.claims or () for r in allocated.results)
         return Outcome(fits=Fits.YES, node=node["metadata"]["name"], devices=devices)
 
-    def _question(self, ask: Ask, wanted: Sequence[Body]) -> str:
+    def _question(self, ask: Ask, wanted: Sequence[Object]) -> str:
         """Equal for those who get the same answer from the same devices. More that is held never makes a no a yes."""
         where = [ask.pod.get(name) for name in ("nodeName", "nodeSelector", "affinity", "tolerations")]
         return json.dumps([[claim["spec"] for claim in wanted], where, self._places(ask)], sort_keys=True, default=str)
 
-    def _places(self, ask: Ask) -> list[Body]:
+    def _places(self, ask: Ask) -> list[Object]:
         """From where those of its claims that have devices can be used."""
         found = (
             claim["status"]["allocation"].get("nodeSelector") if is_allocated(claim) else self._bound.get(key_of(claim))
@@ -113,7 +113,7 @@ class Floor:
         )
         return [selector for selector in found if selector]
 
-    def _nodes_for(self, ask: Ask) -> list[Body]:
+    def _nodes_for(self, ask: Ask) -> list[Object]:
         """The nodes that it may run on."""
         places = self._places(ask)
         return [
@@ -122,7 +122,7 @@ class Floor:
             if may_run(ask.pod, node) and all(selects(place, Node.read(node)) for place in places)
         ]
 
-    def _why_not(self, ask: Ask, wanted: Sequence[Body], late: Callable[[], bool]) -> str:
+    def _why_not(self, ask: Ask, wanted: Sequence[Object], late: Callable[[], bool]) -> str:
         """Whether there is nothing, or nothing left."""
         nodes = self._nodes_for(ask)
         if not nodes:
@@ -139,7 +139,7 @@ class Floor:
 class _Trail:
     """Where something is looked for: the nodes that have not failed it yet, and how it ended for all who ask the same."""
 
-    left: deque[Body]
+    left: deque[Object]
     unknown: str = ""
     end: Outcome | None = None
 
@@ -147,7 +147,7 @@ class _Trail:
 LATE: Final = "the time was up before it was its turn"
 
 
-def may_run(pod: Body, node: Body) -> bool:
+def may_run(pod: Object, node: Object) -> bool:
     """Whether a pod may run on a node, as far as that is said of nodes themselves."""
     labels, where = node["metadata"].get("labels") or {}, Node.read(node)
     if pod.get("nodeName"):
@@ -161,8 +161,4 @@ def may_run(pod: Body, node: Body) -> bool:
         return False
     spec = node.get("spec") or {}
     taints = [*(spec.get("taints") or ()), *([UNSCHEDULABLE] if spec.get("unschedulable") else ())]
-    return all(_is_tolerated(taint, pod.get("tolerations") or ()) for taint in taints)
-
-
-def _is_tolerated(taint: Mapping[str, Any], tolerations: Sequence[Mapping[str, Any]]) -> bool:
-    return taint.get("effect") not in _CLOSING or any(tolerates(each, taint) for each in tolerations)
+    return all(is_tolerated(taint, pod.get("tolerations") or ()) for taint in taints)

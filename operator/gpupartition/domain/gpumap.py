@@ -12,15 +12,14 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
+from gpupartition.domain.allocator.claims import CLOSING
 from gpupartition.domain.capacity import profile_of
 from gpupartition.domain.groups import of_node, on_nodes, over_several
 from gpupartition.domain.holders import Holder, holders
+from gpupartition.domain.objects import Object
 from gpupartition.domain.pool import NODES, Device, Pool
 
-Body = Mapping[str, Any]
-
 MEMORY_SLICES: Final = 8  # of a GPU that can be cut by MIG, unless somebody knows better
-_CLOSING: Final = frozenset({"NoSchedule", "NoExecute"})
 _SLOT: Final = re.compile(r"^(?:memorySlice(\d{1,2})|memory-slice-(\d{1,2}))$")  # in a driver's capacities; in counters
 _GB: Final = re.compile(r"^\d+g\.(\d+)gb")
 _BUS: Final = ("pciBusID", "pciAddr", "parentPciAddr")
@@ -84,11 +83,11 @@ class NodeMap:
 def read(
     node: str,
     driver: str,
-    slices: Iterable[Body],
-    claims: Iterable[Body],
+    slices: Iterable[Object],
+    claims: Iterable[Object],
     *,
     pool: str = "",
-    rules: Iterable[Body] = (),
+    rules: Iterable[Object] = (),
     memory_slices: Callable[[str], int] = lambda _: MEMORY_SLICES,
 ) -> NodeMap:
     """Map one node's pool of a driver, from ResourceSlices, ResourceClaims and DeviceTaintRules, of whomever.
@@ -219,18 +218,18 @@ def _take(device: Device, left: Mapping[str, dict[str, int]]) -> None:
                 left[name][counter] -= amount
 
 
-def _tainted(slices: Iterable[Body], rules: Iterable[Body], driver: str, pool: str) -> frozenset[str]:
+def _tainted(slices: Iterable[Object], rules: Iterable[Object], driver: str, pool: str) -> frozenset[str]:
     """Names of the devices to which no new claim comes, unless it tolerates that."""
     about = {"driver": driver, "pool": pool}
     chosen = [
-        rule["spec"].get("deviceSelector") or {} for rule in rules if rule["spec"]["taint"].get("effect") in _CLOSING
+        rule["spec"].get("deviceSelector") or {} for rule in rules if rule["spec"]["taint"].get("effect") in CLOSING
     ]
     mine = [c for c in chosen if all(c.get(key, value) == value for key, value in about.items())]
     return frozenset(
         device["name"]
         for body in slices
         for device in body["spec"].get("devices", ())
-        if any(taint.get("effect") in _CLOSING for taint in device.get("taints", ()))
+        if any(taint.get("effect") in CLOSING for taint in device.get("taints", ()))
         or any(selected.get("device", device["name"]) == device["name"] for selected in mine)
     )
 

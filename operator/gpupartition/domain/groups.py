@@ -14,9 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from gpupartition.domain.objects import Object
 from gpupartition.domain.pool import NODES, Device, Pool
-
-Object = Mapping[str, Any]
 
 PLACES: Final = 1_000_000  # what a node's counter has: more than any node has devices
 MAX_NODES: Final = 32  # ResourceSliceMaxCountersPerCounterSet
@@ -53,7 +52,7 @@ def group_of(spec: Mapping[str, Any]) -> str:
     return pool.removeprefix(f"{driver}/") if pool.startswith(f"{driver}/") and not spec.get("nodeName") else ""
 
 
-def key_of(node: str) -> str:
+def node_key(node: str) -> str:
     """What a node's counter, and what is on it, is called: names of nodes are longer than names of devices may be."""
     return f"n{hashlib.sha256(node.encode()).hexdigest()[:10]}"
 
@@ -71,13 +70,13 @@ def joined(
     devices = [_on(node, device) for node in nodes for device in parts[node].devices]
     for size in sorted(set(sizes)):
         devices += [_over(some, label, name, parts, hostnames) for some in _blocks(nodes, size)]
-    counters = {f"{gpu}-{key_of(node)}": amounts for node in nodes for gpu, amounts in parts[node].counters.items()}
-    places = {NODES: {key_of(node): PLACES for node in nodes}} if nodes else {}
+    counters = {f"{gpu}-{node_key(node)}": amounts for node in nodes for gpu, amounts in parts[node].counters.items()}
+    places = {NODES: {node_key(node): PLACES for node in nodes}} if nodes else {}
     return Pool(devices=tuple(devices), counters=counters | places, group=name)
 
 
 def _on(node: str, device: Device) -> Device:
-    key = key_of(node)
+    key = node_key(node)
     costs = {f"{gpu}-{key}": amounts for gpu, amounts in device.costs.items()}
     return replace(device, name=f"{device.name}-{key}", costs=costs | {NODES: {key: 1}}, place={"nodeName": node})
 
@@ -109,7 +108,7 @@ def _over(
     return Device(
         name=f"{len(nodes)}nodes-{mark}",
         capacity={"memory": memory} if memory else {},
-        costs={NODES: {key_of(node): PLACES for node in nodes}},
+        costs={NODES: {node_key(node): PLACES for node in nodes}},
         attributes=attributes,
         place={"nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": selector}]}},
     )
@@ -117,7 +116,7 @@ def _over(
 
 def over_several(pool: Pool, node: str) -> list[Device]:
     """The devices of a pool that span this node and others."""
-    return [d for d in pool.devices if key_of(node) in d.costs.get(NODES, ()) and "nodeName" not in d.place]
+    return [d for d in pool.devices if node_key(node) in d.costs.get(NODES, ()) and "nodeName" not in d.place]
 
 
 def of_node(pool: Pool, node: str) -> Pool:

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from gpupartition.api.v1alpha1 import DrainMode, OnFailure, OnTimeout, Phase
 from gpupartition.domain.backend import Observation
-from gpupartition.domain.expected import STRANDED, expected_now, expected_pool, in_vain, lacks_only_gpus
+from gpupartition.domain.destination import STRANDED, expected_now, expected_pool, in_vain, lacks_only_gpus
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.retiring import possible
 from gpupartition.domain.steps import assigned, restarted, step_used, still_to_go

@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from gpupartition.api.v1alpha1 import GpuGroup, Inventory, NodeLabelInventory, Profile
 from gpupartition.domain import quantity
-from gpupartition.domain.backend import Object, Problem, Refused
+from gpupartition.domain.backend import Problem, Refused
 from gpupartition.domain.counters import FULL
 from gpupartition.domain.gpus import MAX_GPUS, MIB, Gpu, Partition, plain_product
+from gpupartition.domain.objects import Object
 from gpupartition.domain.pool import Amounts
 from gpupartition.domain.tabled import Tables, tabled
 

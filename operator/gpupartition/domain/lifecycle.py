@@ -25,7 +25,7 @@ from gpupartition.domain.changes import (
     with_doubt,
     with_what_lacks,
 )
-from gpupartition.domain.expected import STRANDED, expected_pool, in_vain, lacking, missing_gpus
+from gpupartition.domain.destination import STRANDED, expected_pool, in_vain, lacking, missing_gpus
 from gpupartition.domain.guards import (
     wanted_back,
 )

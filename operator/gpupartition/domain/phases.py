@@ -14,7 +14,7 @@ from typing import Final
 from gpupartition.api.v1alpha1 import OnTimeout, Phase
 from gpupartition.domain import changes, guards, recovery, steps
 from gpupartition.domain.changes import Change
-from gpupartition.domain.expected import lacks_only_gpus
+from gpupartition.domain.destination import lacks_only_gpus
 from gpupartition.domain.guards import Guard, both, clean, dirty, not_
 from gpupartition.domain.recovery import recovering, steady
 from gpupartition.domain.world import State, World

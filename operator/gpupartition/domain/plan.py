@@ -76,9 +76,8 @@ class Fate(StrEnum):
     CONTESTED = "Contested"  # another policy has it
 
 
-CHANGING: Final = frozenset(
-    {Fate.UNDER_WAY, Fate.STARTS, Fate.BLOCKED, Fate.WAITS, Fate.NOT_READY, Fate.FAILED}
-)  # what is wanted for these differs from what they have
+CHANGING: Final = frozenset({Fate.UNDER_WAY, Fate.STARTS, Fate.BLOCKED, Fate.WAITS, Fate.NOT_READY, Fate.FAILED})
+"""What is wanted for these differs from what they have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +143,7 @@ class Plan:
 def plan(lanes: Sequence[Lane], ledgers: Mapping[str, Sequence[Grant]]) -> list[Plan]:
     """Play all policies forward together, because those of one driver share its budget. `ledgers`: the grants of each driver."""
     granted = {lane.driver: list(ledgers.get(lane.driver, ())) for lane in lanes}
-    courses = [_Course(lane, granted[lane.driver]) for lane in lanes]
+    courses = [_Played(lane, granted[lane.driver]) for lane in lanes]
     for wave in count(1):
         moved = False
         for course in courses:
@@ -160,7 +159,7 @@ def plan(lanes: Sequence[Lane], ledgers: Mapping[str, Sequence[Grant]]) -> list[
     return [course.plan(granted[course.lane.driver]) for course in courses]
 
 
-class _Course:
+class _Played:
     """A policy's roll-out while it is played."""
 
     def __init__(self, lane: Lane, ledger: Sequence[Grant]) -> None:
@@ -221,10 +220,8 @@ class _Course:
             self._others.pop(name, None)
             if _done(standing):
                 self._done.add(name)
-            else:
-                self._others[name] = replace(
-                    standing, startable=False
-                )  # once is enough: it would come to the same again
+            else:  # once is enough: it would come to the same again
+                self._others[name] = replace(standing, startable=False)
             if not standing.in_flight:
                 arrived.add(name)
         return arrived

@@ -124,9 +124,8 @@ class Pool:
     @property
     def by_kind(self) -> bool:
         """Whether its driver chooses names, places and sizes itself."""
-        return bool(self.kept) or any(
-            d.gpu for d in self.devices[:1]
-        )  # a driver chooses for all of its devices, or for none
+        first = self.devices[:1]  # a driver chooses for all of its devices, or for none
+        return bool(self.kept) or any(d.gpu for d in first)
 
     def _shape(self, kept: Collection[str]) -> list[tuple[str, tuple[str, ...]]]:
         return sorted(

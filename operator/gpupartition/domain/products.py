@@ -10,6 +10,7 @@ from typing import Final
 from gpupartition.api.v1alpha1 import Layout, Match
 from gpupartition.domain.backend import Config, Problem
 from gpupartition.domain.mig import comparable
+from gpupartition.domain.wording import few
 
 _SOME: Final = 5  # as many products as a sentence has room for
 
@@ -72,6 +73,4 @@ def hint(configs: Iterable[Config]) -> str:
 
 
 def _some(names: Iterable[str]) -> str:
-    named = sorted(names)
-    more = f" and {len(named) - _SOME} more" if len(named) > _SOME else ""
-    return f"{', '.join(named[:_SOME])}{more}"
+    return few(sorted(names), _SOME)

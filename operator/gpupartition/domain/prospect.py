@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from gpupartition.domain.allocator.selectors import UNKNOWN, Unknown, selects
 from gpupartition.domain.asks import Ask
 from gpupartition.domain.fit import Fits, Floor, Outcome
-
-Body = Mapping[str, Any]
+from gpupartition.domain.objects import Object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +84,11 @@ def _turn(ask: Ask) -> tuple[int, str, str, str]:
 @dataclass(frozen=True, eq=False, slots=True)
 class _Device:
     driver: str
-    body: Body
+    body: Object
 
 
 def emptied(
-    classes: Iterable[Body], before: Sequence[Body], after: Sequence[Body], late: Callable[[], bool]
+    classes: Iterable[Object], before: Sequence[Object], after: Sequence[Object], late: Callable[[], bool]
 ) -> dict[str, Fits]:
     """The classes that have a device in the slices before, and none after, or perhaps none."""
     found: dict[str, Fits] = {}
@@ -102,11 +101,11 @@ def emptied(
     return found
 
 
-def _selectors(body: Body) -> list[str]:
+def _selectors(body: Object) -> list[str]:
     return [each["cel"]["expression"] for each in body["spec"].get("selectors") or () if each.get("cel")]
 
 
-def _has(selectors: Sequence[str], slices: Sequence[Body], late: Callable[[], bool]) -> Fits:
+def _has(selectors: Sequence[str], slices: Sequence[Object], late: Callable[[], bool]) -> Fits:
     """Whether a class has a device in any of these slices."""
     came = Fits.NO
     possible: dict[str, bool] = {}
@@ -123,13 +122,13 @@ def _has(selectors: Sequence[str], slices: Sequence[Body], late: Callable[[], bo
     return came
 
 
-_ANYBODY: Final[Sequence[Body]] = [
+_ANYBODY: Final[Sequence[Object]] = [
     {"name": "", "allowMultipleAllocations": shared, UNKNOWN: ("attributes", "capacity")} for shared in (False, True)
 ]
 """Devices of which nothing is known but the driver: what these are not, none of its devices is."""
 
 
-def _devices(slices: Iterable[Body]) -> Iterator[_Device]:
+def _devices(slices: Iterable[Object]) -> Iterator[_Device]:
     """Each once: foreseen slices have theirs in common."""
     seen: set[int] = set()
     for body in slices:

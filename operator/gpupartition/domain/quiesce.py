@@ -6,16 +6,16 @@ A cordon says whose it is on the Node itself, in the very patch that makes it: a
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from gpupartition import names
 from gpupartition.api.v1alpha1 import NodeStateStatus
+from gpupartition.domain.objects import Object
 from gpupartition.domain.world import Quiesce
 
-Object = Mapping[str, Any]
 Way = Literal["DeviceTaint", "Cordon", "Both"]
 
 TAINTS: Final = frozenset({"DeviceTaint", "Both"})

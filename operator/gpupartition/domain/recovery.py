@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from gpupartition.api.v1alpha1 import Phase
-from gpupartition.domain.expected import expected_now
+from gpupartition.domain.destination import expected_now
 from gpupartition.domain.guards import Guard, superseded, unwanted
 from gpupartition.domain.steps import still_to_go
 from gpupartition.domain.world import State, Step, World

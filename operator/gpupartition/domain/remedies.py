@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from gpupartition.domain.plan import Fate
+from gpupartition.domain.reports import NodeReport
 from gpupartition.domain.retiring import RETIRING
 from gpupartition.domain.rollout import UNREADABLE
-from gpupartition.domain.standing import NodeStanding
 
 _ENDS: Final = "ends when the pod does"
 _EVICT: Final = "drain.mode: Evict in the policy would have it evicted"
@@ -91,12 +91,12 @@ FATES: Final[Mapping[str, str]] = {
 ENFORCE: Final = "mode: Enforce in policy {policy}, which only observes: nothing happens to the node"
 
 
-def advice(node: NodeStanding | None, fate: Fate | None, names: Mapping[str, str]) -> str:
+def advice(node: NodeReport | None, fate: Fate | None, names: Mapping[str, str]) -> str:
     """What would free a node; the most exact sentence that there is. `names`: what {node}, {policy} and {driver} are."""
     return next(_sentences(node, fate), "").format(**names)
 
 
-def _sentences(node: NodeStanding | None, fate: Fate | None) -> Iterator[str]:
+def _sentences(node: NodeReport | None, fate: Fate | None) -> Iterator[str]:
     tables: list[tuple[Mapping[str, str], str]] = []
     if node is not None and (fate is not Fate.UP_TO_DATE or node.reason == RETIRING):
         of_node = [(REASONS, node.reason), (PHASES, node.phase)]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpupartition.domain.backend import Object
-from gpupartition.domain.expected import destination, expected_now
+from gpupartition.domain.destination import destination, expected_now
+from gpupartition.domain.objects import Object
 from gpupartition.domain.world import State, World
 
 

@@ -22,9 +22,8 @@ from gpupartition.domain.products import Product
 
 # kubernetes-sigs/dra-driver-nvidia-gpu, cmd/gpu-kubelet-plugin/partitions.go: each is a capacity too, under its name in camel case.
 ENGINES: Final = ("multiprocessors", "copy-engines", "decoders", "encoders", "jpeg-engines", "ofa-engines")
-MODE: Final = (
-    "partitionProfile"  # ROCm/k8s-gpu-dra-driver: the mode that a GPU is in while the device is used, such as cpx_nps4
-)
+MODE: Final = "partitionProfile"
+"""ROCm/k8s-gpu-dra-driver: the mode that a GPU is in while the device is used, such as cpx_nps4."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,30 +39,23 @@ class Limits:
     applying: timedelta = timedelta(seconds=600)
     applying_mig: timedelta = timedelta(seconds=2700)  # mig-manager waits up to 5 minutes for each of five clients
     applying_reboot: timedelta = timedelta(seconds=5400)
-    applying_dcm: timedelta = timedelta(
-        seconds=1200
-    )  # the kernel's driver takes up to 5 minutes to load, and a failure is tried again
-    config_age: timedelta = timedelta(
-        seconds=120
-    )  # a kubelet brings a changed ConfigMap into its pods within some 90 s
+    applying_dcm: timedelta = timedelta(seconds=1200)
+    """The kernel's driver takes up to 5 minutes to load, and a failure is tried again."""
+    config_age: timedelta = timedelta(seconds=120)
+    """A kubelet brings a changed ConfigMap into its pods within some 90 s."""
     verifying: timedelta = timedelta(seconds=300)
-    start_anew: timedelta = timedelta(
-        seconds=60
-    )  # a driver's pod that publishes too little after a reboot gets so long
-    settle: timedelta = timedelta(
-        seconds=5
-    )  # a scheduler with a backlog bound a pod 0.3 s after the taint; ten times that, and more
+    start_anew: timedelta = timedelta(seconds=60)
+    """A driver's pod that publishes too little after a reboot gets so long."""
+    settle: timedelta = timedelta(seconds=5)
+    """A scheduler with a backlog bound a pod 0.3 s after the taint; ten times that, and more."""
     idle_gap: timedelta = timedelta(seconds=5)  # a force-deleted pod frees its claim seconds before its processes end
     min_ready: timedelta = timedelta(seconds=10)
-    first_looks: timedelta = timedelta(
-        seconds=10
-    )  # whoever could go first may be among those that were not looked at yet
-    arriving: timedelta = timedelta(
-        seconds=30
-    )  # what a policy needs of the cluster may be created by the same hand, a moment after it
-    telling: timedelta = timedelta(
-        seconds=30
-    )  # a driver's pod is up within seconds; of one that is not, a record says something else as seldom
+    first_looks: timedelta = timedelta(seconds=10)
+    """Whoever could go first may be among those that were not looked at yet."""
+    arriving: timedelta = timedelta(seconds=30)
+    """What a policy needs of the cluster may be created by the same hand, a moment after it."""
+    telling: timedelta = timedelta(seconds=30)
+    """A driver's pod is up within seconds; of one that is not, a record says something else as seldom."""
     drift: timedelta = timedelta(seconds=180)  # a kubelet start wipes the slices for up to 42 s
     not_ready: timedelta = timedelta(seconds=30)  # a node that flaps must not be closed and opened each time
 
@@ -111,9 +104,8 @@ class World:
     grant_stands: bool  # it was made for this very node, and by the policy that has it
     way_back: Config | None
     no_way_back: str  # why there is none
-    config_touched: (
-        datetime | None
-    )  # the oldest last-used time of the config objects of target and way back; None: one is missing
+    config_touched: datetime | None
+    """The oldest last-used time of the config objects of target and way back; None: one is missing."""
     observed: Observation
     quiesce: Quiesce | None
     holders: Sequence[Holder]  # those that the change would disturb
@@ -127,9 +119,8 @@ class World:
     limits: Limits = field(default_factory=Limits)
     on_failure: OnFailure = OnFailure.ROLL_BACK
     occupants: Sequence[Occupant] = ()  # drain mode Evict: the pods of the holders
-    monitors: Sequence[
-        Occupant
-    ] = ()  # drain mode Evict: pods of DaemonSets that only look on, evicted as the last; no holders
+    monitors: Sequence[Occupant] = ()
+    """Drain mode Evict: pods of DaemonSets that only look on, evicted as the last; no holders."""
     no_eviction: str = ""  # why nobody is evicted now, although the drain mode says so
     away: timedelta = timedelta(0)  # for how long the node has not been Ready
     ready_since: datetime | None = None  # since when it has been
@@ -139,9 +130,8 @@ class World:
     left_out: Problem | None = None  # why nothing is done to this node, while others of the policy go on
     abandoned: bool = False  # somebody asked to let go of what cannot be brought back
     config_written: datetime | None = None  # when the youngest entry of shared config was; None: nobody sees it late
-    quiesce_by: Literal["DeviceTaint", "Cordon", "Both"] = (
-        "DeviceTaint"  # what the driver comes to: for attempts that begin now
-    )
+    quiesce_by: Literal["DeviceTaint", "Cordon", "Both"] = "DeviceTaint"
+    """What the driver comes to: for attempts that begin now."""
     elsewhere: str = ""  # in which other pool nodes of the group (may) have devices
     former: NodeStateStatus | None = None  # what the record says from which this node takes the pool of its group
     last_to_know: bool = False  # its record alone says what is in the pool that another node leads now

@@ -9,7 +9,7 @@ from typing import Final
 
 from gpupartition import names
 from gpupartition.api.v1alpha1 import Assigned, DrainMode, DriverSpec, NodeStateStatus, Phase
-from gpupartition.domain.backend import Backend, NodeFacts, Object
+from gpupartition.domain.backend import Backend, NodeFacts
 from gpupartition.domain.effects import (
     TAINT_RULES,
     ActivateTaintRule,
@@ -27,6 +27,7 @@ from gpupartition.domain.entries import is_there, last_used, used, waits_for_res
 from gpupartition.domain.eviction import Occupant, next_to_go
 from gpupartition.domain.groups import Group
 from gpupartition.domain.guards import forced, goes_live, quiesced, unwanted
+from gpupartition.domain.objects import Object
 from gpupartition.domain.quiesce import CORDONS, holds
 from gpupartition.domain.retiring import published
 from gpupartition.domain.steps import restart_recorded, step_used, to_go

@@ -15,15 +15,12 @@ from typing import Any, Final
 
 import yaml
 
-LONGEST: Final = (
-    8 * 2**20
-)  # characters of a text: a cluster's worth of manifests; the worst of such is read in some 20 s
-LARGEST: Final = (
-    4 * 2**20
-)  # characters of a document as JSON, with all that its aliases stand for: API servers take 3 MiB
-DEEPEST: Final = (
-    100  # maps and lists in one another: schemas in CRDs, the deepest that is seen in such files, come to 40
-)
+LONGEST: Final = 8 * 2**20
+"""Characters of a text: a cluster's worth of manifests; the worst of such is read in some 20 s."""
+LARGEST: Final = 4 * 2**20
+"""Characters of a document as JSON, with all that its aliases stand for: API servers take 3 MiB."""
+DEEPEST: Final = 100
+"""Maps and lists in one another: schemas in CRDs, the deepest that is seen in such files, come to 40."""
 MOST_DIGITS: Final = 64  # of a whole number, which with more is none, however it is written
 
 SHOWN: Final = 80  # characters: a text is known by how it begins
@@ -305,9 +302,8 @@ _MEANT: Final[
     ),
     "merge": (re.compile("<<"), lambda _: _MERGE),
 }
-_PLAINLY: Final = frozenset(
-    "ABCDEGHIJKLMPQRSUVWXZabcdeghijklmpqrsuvwxz/_*"
-)  # what begins so looks like a text, as most do
+_PLAINLY: Final = frozenset("ABCDEGHIJKLMPQRSUVWXZabcdeghijklmpqrsuvwxz/_*")
+"""What begins so looks like a text, as most do."""
 _COLLECTIONS: Final = (None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from gpupartition.domain.allocator.shares import Consumed, amount_of
 
@@ -30,10 +30,17 @@ class Request:
     """What of it is not modelled, as its feature is alpha, or unknown."""
 
     def tolerates(self, taint: Mapping[str, Any]) -> bool:
-        """Whether a device with the taint may be allocated. An effect that is none of the two keeps nobody away."""
-        return taint.get("effect") not in {"NoSchedule", "NoExecute"} or any(
-            tolerates(each, taint) for each in self.tolerations
-        )
+        """Whether a device with the taint may be allocated."""
+        return is_tolerated(taint, self.tolerations)
+
+
+CLOSING: Final = frozenset({"NoSchedule", "NoExecute"})
+"""The effects of a taint, of a device or a node, that keep others away. An effect that is none of the two keeps nobody away."""
+
+
+def is_tolerated(taint: Mapping[str, Any], tolerations: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the taint does not keep away whoever has these tolerations."""
+    return taint.get("effect") not in CLOSING or any(tolerates(each, taint) for each in tolerations)
 
 
 def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
-Body = Mapping[str, Any]
+from gpupartition.domain.objects import Object
 
 
-def tainted(slices: Iterable[Body], rules: Iterable[Body]) -> Iterator[Body]:
+def tainted(slices: Iterable[Object], rules: Iterable[Object]) -> Iterator[Object]:
     """The slices with all taints. A rule without a selector is about nothing, one with an empty selector about all devices."""
     about = [
         (rule["spec"]["deviceSelector"], rule["spec"]["taint"])
@@ -25,6 +24,6 @@ def tainted(slices: Iterable[Body], rules: Iterable[Body]) -> Iterator[Body]:
         yield {**body, "spec": {**spec, "devices": [_with(device, mine) for device in spec["devices"]]}}
 
 
-def _with(device: Body, rules: Sequence[tuple[Body, Body]]) -> Body:
+def _with(device: Object, rules: Sequence[tuple[Object, Object]]) -> Object:
     more = [taint for chosen, taint in rules if chosen.get("device", device["name"]) == device["name"]]
     return {**device, "taints": [*(device.get("taints") or ()), *more]} if more else device

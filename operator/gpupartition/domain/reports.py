@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
-Body = Mapping[str, Any]
+from gpupartition.domain.objects import Object
 
 UNSEEN: Final = "NotSeenYet"  # of a policy as it is now, the operator has said nothing so far
 QUIET: Final = frozenset({"Pending", "UpToDate"})  # a node there is worth a line only where there is more to say of it
@@ -36,7 +36,7 @@ class Blocking:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeStanding:
+class NodeReport:
     """One node's record."""
 
     node: str
@@ -58,7 +58,7 @@ class NodeStanding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyStanding:
+class PolicyReport:
     """One policy with its nodes. `counts` are those of its status (upToDate, matched, …), and only as young as it is."""
 
     policy: str
@@ -69,7 +69,7 @@ class PolicyStanding:
     reason: str = UNSEEN
     message: str = ""
     counts: Mapping[str, int] = field(default_factory=dict)
-    nodes: tuple[NodeStanding, ...] = ()
+    nodes: tuple[NodeReport, ...] = ()
 
     @property
     def progress(self) -> str:
@@ -92,9 +92,9 @@ _COUNTED: Final = {
 }
 
 
-def standings(policies: Iterable[Body], records: Iterable[Body]) -> list[PolicyStanding]:
+def reports(policies: Iterable[Object], records: Iterable[Object]) -> list[PolicyReport]:
     """Every policy by name, with its nodes. Nodes whose policy is gone are told under its name."""
-    by_policy: dict[str, list[NodeStanding]] = {}
+    by_policy: dict[str, list[NodeReport]] = {}
     for record in records:
         node = read_node(record)
         by_policy.setdefault(node.policy, []).append(node)
@@ -105,10 +105,10 @@ def standings(policies: Iterable[Body], records: Iterable[Body]) -> list[PolicyS
     ]
 
 
-def read_node(record: Body) -> NodeStanding:
+def read_node(record: Object) -> NodeReport:
     """A GpuPartitionNodeState, in short."""
     spec, status = record.get("spec", {}), record.get("status", {})
-    return NodeStanding(
+    return NodeReport(
         node=record["metadata"]["name"],
         policy=spec.get("policyRef", {}).get("name", ""),
         driver=spec.get("driver", ""),
@@ -123,12 +123,12 @@ def read_node(record: Body) -> NodeStanding:
     )
 
 
-def _read_policy(body: Body, nodes: Sequence[NodeStanding]) -> PolicyStanding:
+def _read_policy(body: Object, nodes: Sequence[NodeReport]) -> PolicyReport:
     meta, spec, status = body["metadata"], body["spec"], body.get("status", {})
     conditions = {each["type"]: each for each in status.get("conditions", ())}
     ready = conditions.get("Ready", {})
     seen = bool(ready) and status.get("observedGeneration") == meta.get("generation")
-    return PolicyStanding(
+    return PolicyReport(
         policy=meta["name"],
         driver=spec.get("driver", ""),
         mode=spec.get("mode", "Enforce"),
@@ -141,8 +141,8 @@ def _read_policy(body: Body, nodes: Sequence[NodeStanding]) -> PolicyStanding:
     )
 
 
-def _gone(name: str, nodes: Collection[NodeStanding]) -> PolicyStanding:
-    return PolicyStanding(
+def _gone(name: str, nodes: Collection[NodeReport]) -> PolicyReport:
+    return PolicyReport(
         policy=name,
         driver=next(iter(nodes)).driver,
         reason="Gone",
@@ -151,12 +151,12 @@ def _gone(name: str, nodes: Collection[NodeStanding]) -> PolicyStanding:
     )
 
 
-def _sorted(nodes: Iterable[NodeStanding]) -> list[NodeStanding]:
+def _sorted(nodes: Iterable[NodeReport]) -> list[NodeReport]:
     """Failed ones first, then those at work, then those that wait."""
     return sorted(nodes, key=lambda n: (n.phase not in STUCK, n.phase in QUIET, n.node))
 
 
-def _blocking(body: Body) -> Blocking:
+def _blocking(body: Object) -> Blocking:
     known = {name: body.get(name, "") for name in ("claim", "pod", "pdb", "device", "reason")}
     return Blocking(**known, since=time_of(body.get("since")))
 
