@@ -8,6 +8,7 @@ from typing import Any
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.properties.filled import legal
 from tests.properties.test_layouts import LAW, accepted, worlds
 from tests.unit import test_amd_dcm as amd
 from tests.unit import test_example_backend as example
@@ -22,7 +23,6 @@ from gpupartition.domain.adoption import LASTING, Adopted, policies
 from gpupartition.domain.backend import Cluster
 from gpupartition.domain.groups import HOSTNAME
 from gpupartition.domain.mig import GpuModel
-from gpupartition.domain.mig_layouts import maximal
 from gpupartition.domain.selector import matches
 from gpupartition.tables.amd import builtin as modes
 from gpupartition.tables.mig import builtin as models
@@ -54,9 +54,8 @@ def test_what_the_example_driver_was_told_is_said_as_a_policy(gpus: int, parts: 
 def cuts(draw: st.DrawFn) -> tuple[str, list[str]]:
     """A product, and the partitions of one GPU of it; none: it is whole."""
     model: GpuModel = draw(st.sampled_from(models()))
-    full = draw(st.sampled_from([(), *maximal(model)]))
-    some = draw(st.lists(st.sampled_from(range(len(full))), unique=True)) if full else []
-    return draw(st.sampled_from(model.products)), [full[place].profile for place in some]
+    placed = draw(st.sampled_from(sorted(legal(model))))
+    return draw(st.sampled_from(model.products)), [each.profile for each in placed]
 
 
 @QUICK

@@ -3,51 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from itertools import product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties.filled import full, legal
 
 from gpupartition.domain.mig import COMPUTE, GpuModel, Profile
-from gpupartition.domain.mig_layouts import Placement, maximal, nearest, place, why_not
+from gpupartition.domain.mig_layouts import Placement, nearest, place, why_not
 from gpupartition.tables.mig import builtin
 
 EACH_MODEL = pytest.mark.parametrize("model", builtin(), ids=lambda model: model.name)
 SEVEN_SLICES = pytest.mark.parametrize(
     "model", [m for m in builtin() if m.has[COMPUTE] == 7], ids=lambda model: model.name
 )
-Sums = Mapping[str, int]
-
-
-def counters(profile: Profile, start: int) -> Sums:
-    """What the partition takes, as a driver publishes it: memory slices and engines; and of the limits that the driver keeps by itself."""
-    lies = {f"memory-slice-{n}": 1 for n in range(start, start + profile.size)}
-    return {**lies, **dict(profile.engines), "compute": profile.slices, profile.name: 1}
-
-
-@cache
-def legal(model: GpuModel) -> frozenset[tuple[Placement, ...]]:
-    """All sets of partitions that the counters of the whole GPU can bear, found by trying all."""
-    places = sorted(Placement(start, p.name) for p in model.profiles for start in p.starts)
-    costs = {Placement(start, p.name): counters(p, start) for p in model.profiles for start in p.starts}
-    engines = {name for p in model.profiles for name, _ in p.engines}
-    whole: dict[str, int] = {f"memory-slice-{n}": 1 for n in range(model.memory_slices)}
-    whole |= {name: max(dict(p.engines).get(name, 0) for p in model.profiles) for name in engines}
-    whole |= {"compute": max(p.slices for p in model.profiles)} | {p.name: p.most for p in model.profiles}
-
-    def tried(taken: tuple[Placement, ...], left: Sums, begin: int) -> Iterator[tuple[Placement, ...]]:
-        yield taken
-        for number in range(begin, len(places)):
-            cost = costs[places[number]]
-            if all(left[name] >= amount for name, amount in cost.items()):
-                rest = {name: amount - cost.get(name, 0) for name, amount in left.items()}
-                yield from tried((*taken, places[number]), rest, number + 1)
-
-    return frozenset(tried((), whole, 0))
 
 
 def counted(layout: tuple[Placement, ...]) -> frozenset[tuple[str, int]]:
@@ -87,10 +59,10 @@ def test_what_can_be_found_by_trying_everything_is_placed_and_nothing_else(model
 @EACH_MODEL
 def test_a_gpu_can_be_filled_in_the_known_number_of_ways(model: GpuModel) -> None:
     """Numbers to hold against the vendor's drawings: 19 is the one that is told of the A100."""
-    with_double = maximal(base(model))
+    with_double = full(base(model))
     ways, distinct = len(with_double), len({counted(layout) for layout in with_double})
     if model.memory_slices == 8:
-        assert len(maximal(base(model, double=False))) == 19
+        assert len(full(base(model, double=False))) == 19
         assert (ways, distinct) == (78, 38)
     else:
         assert (ways, distinct) == (5, 4)
@@ -101,14 +73,6 @@ def test_engines_forbid_nothing_that_memory_and_compute_slices_allow(model: GpuM
     """So that what is not known of the engines of such a GPU costs nothing. The others have media engines to share out."""
     free = replace(model, profiles=tuple(replace(p, engines=()) for p in model.profiles))
     assert len(legal(model)) == len(legal(free)) == 2319
-
-
-@EACH_MODEL
-def test_maximal_is_what_is_a_part_of_nothing_legal(model: GpuModel) -> None:
-    found = set(maximal(model))
-    assert len(found) == len(maximal(model))
-    parts = {tuple(p for p in layout if p != one) for layout in legal(model) for one in layout}
-    assert found == legal(model) - parts
 
 
 @EACH_MODEL

@@ -40,7 +40,7 @@ from gpupartition.domain.lifecycle import advance, way_out
 from gpupartition.domain.phases import PHASES
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.rest import rest
-from gpupartition.domain.world import AT_REST, QUIESCED, Limits, World
+from gpupartition.domain.world import AT_REST, Limits, World
 
 Case = tuple[NodeStateStatus, World]
 SECOND: Final = timedelta(seconds=1)
@@ -362,11 +362,6 @@ def test_whatever_happens_to_a_node_a_phase_at_rest_can_be_reached() -> None:
     while grown := {p for p in leads if leads[p] & resting} - resting:
         resting |= grown
     assert resting >= set(PHASES)
-
-
-def test_a_node_is_quiesced_wherever_its_driver_may_be_at_work() -> None:
-    assert {Phase.APPLYING, Phase.VERIFYING, Phase.ROLLING_BACK, Phase.FAILED} <= QUIESCED
-    assert not QUIESCED & AT_REST
 
 
 @pytest.mark.parametrize("phase", IN_FLIGHT)

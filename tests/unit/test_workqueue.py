@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import selectors
 from collections import Counter
 from typing import TYPE_CHECKING, TypeVar
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpupartition.kube.workqueue import ShutDown, WorkQueue
+from gpupartition.kube.workqueue import WorkQueue
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -152,35 +151,6 @@ def test_something_new_about_a_failed_name_is_looked_at_at_once() -> None:
     assert play(story()) == 0
 
 
-def test_shutting_down_waits_for_work_in_hand_and_hands_out_no_more() -> None:
-    async def story() -> list[str]:
-        queue, diary = WorkQueue[str](), []
-        queue.add("a")
-        queue.add("b")
-        queue.add_after("c", 1)
-
-        async def work() -> None:
-            try:
-                while True:
-                    key = await queue.get()
-                    await asyncio.sleep(5)
-                    queue.add(key)
-                    diary.append(f"{key} done at {now():g}")
-                    queue.done(key)
-            except ShutDown:
-                diary.append("worker went home")
-
-        async with asyncio.TaskGroup() as workers:
-            for _ in range(3):
-                workers.create_task(work())
-            await asyncio.sleep(0.5)
-            await queue.shut_down()
-            diary.append(f"shut down at {now():g}")
-        return diary
-
-    assert sorted(play(story())) == ["a done at 5", "b done at 5", "shut down at 5", *["worker went home"] * 3]
-
-
 def test_giving_back_what_was_never_taken_is_refused() -> None:
     async def story() -> None:
         with pytest.raises(ValueError, match="without having been taken"):
@@ -219,24 +189,22 @@ def test_whatever_happens_no_name_is_in_two_hands_and_none_is_forgotten(
         turns = iter(work)
 
         async def worker() -> None:
-            with contextlib.suppress(ShutDown):
-                while True:
-                    key = await queue.get()
-                    in_hand[key] += 1
-                    assert in_hand[key] == 1
-                    unseen.discard(key)
-                    lasts, fails = next(turns, (0.1, False))
-                    await asyncio.sleep(lasts)
-                    in_hand[key] -= 1
-                    if fails:
-                        unseen.add(key)
-                        queue.failed(key)
-                    else:
-                        queue.done(key)
+            while True:
+                key = await queue.get()
+                in_hand[key] += 1
+                assert in_hand[key] == 1
+                unseen.discard(key)
+                lasts, fails = next(turns, (0.1, False))
+                await asyncio.sleep(lasts)
+                in_hand[key] -= 1
+                if fails:
+                    unseen.add(key)
+                    queue.failed(key)
+                else:
+                    queue.done(key)
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(workers):
-                group.create_task(worker())
+            working = [group.create_task(worker()) for _ in range(workers)]
             for key, gap in events:
                 unseen.add(key)
                 queue.add(key)
@@ -244,6 +212,7 @@ def test_whatever_happens_no_name_is_in_two_hands_and_none_is_forgotten(
             await asyncio.sleep(1000)
             assert not unseen
             assert len(queue) == 0
-            await queue.shut_down()
+            for task in working:
+                task.cancel()
 
     play(story())

@@ -161,7 +161,6 @@ def _records(scope: Scope) -> dict[str, Record]:
                 driver=scope.driver.name,
             ),
             state=NodeStateStatus(),
-            pinned=False,
             deleting=False,
         )
         for name, node in scope.nodes.items()

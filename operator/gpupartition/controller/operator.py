@@ -40,7 +40,7 @@ from gpupartition.domain.world import AT_REST
 from gpupartition.kube import ApiError, Client, Conflict, Object
 from gpupartition.kube.lease import Elector
 from gpupartition.kube.reflector import Reflector
-from gpupartition.kube.workqueue import ShutDown, WorkQueue
+from gpupartition.kube.workqueue import WorkQueue
 from gpupartition.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -228,10 +228,7 @@ class Operator:
         self, loop: str, queue: WorkQueue[str], reconcile: Callable[[str], Awaitable[timedelta | None]]
     ) -> None:
         while True:
-            try:
-                name = await queue.get()
-            except ShutDown:
-                return
+            name = await queue.get()
             try:
                 with TURNS.labels(loop=loop).time():
                     again = await reconcile(name)

@@ -35,7 +35,6 @@ class Record:
     resource_version: str
     spec: NodeStateSpec
     state: NodeStateStatus
-    pinned: bool  # carries our finalizer: it cannot vanish while its token is in the ledger
     deleting: bool
     unreadable: str = ""
 
@@ -56,7 +55,6 @@ class Record:
             resource_version=meta["resourceVersion"],
             spec=spec,
             state=_unknown(meta["name"], body.get("status"), wrong) if wrong else _shared(state),
-            pinned=names.FINALIZER in meta.get("finalizers", ()),
             deleting="deletionTimestamp" in meta,
             unreadable=wrong,
         )

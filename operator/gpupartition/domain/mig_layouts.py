@@ -99,31 +99,6 @@ def more_ways_than(model: GpuModel, limit: int) -> bool:
     return next(islice(_counts_that_fit(model), limit, None), None) is not None
 
 
-@lru_cache(maxsize=32)
-def maximal(model: GpuModel) -> tuple[tuple[Placement, ...], ...]:
-    """All ways to place partitions so that no other one can be added, in the order of their starts."""
-    everywhere = sorted(Placement(start, p.name) for p in model.profiles for start in p.starts)
-    by_name = {p.name: p for p in model.profiles}
-
-    def fits(placed: tuple[Placement, ...], one: Placement) -> bool:
-        mask = _mask(one.start, by_name[one.profile].size)
-        if any(mask & _mask(p.start, by_name[p.profile].size) for p in placed):
-            return False
-        counts: dict[Profile, int] = {}
-        for each in (*placed, one):
-            counts[by_name[each.profile]] = counts.get(by_name[each.profile], 0) + 1
-        return next(_shortages(model, counts), None) is None
-
-    def grown(placed: tuple[Placement, ...], begin: int) -> Iterator[tuple[Placement, ...]]:
-        if placed and not any(fits(placed, one) for one in everywhere):
-            yield placed
-        for number in range(begin, len(everywhere)):
-            if fits(placed, everywhere[number]):
-                yield from grown((*placed, everywhere[number]), number + 1)
-
-    return tuple(grown((), 0))
-
-
 # ------------------------------------------------------------------------------------------------------------------------- search
 
 

@@ -29,7 +29,6 @@ class Rollout:
     granted: frozenset[str] = frozenset()
     astray: Sequence[str] = ()  # verified nodes that publish something else by now
     deleting: bool = False
-    limit: int = 0
     hint: str = ""  # what the policy says that none of its nodes is about
     accept_drift: str = ""  # the value of the annotation by which people accept that many nodes have drifted
 

@@ -15,9 +15,6 @@ from gpupartition.domain.holders import Holder
 State = NodeStateStatus
 
 AT_REST: Final = frozenset({Phase.PENDING, Phase.UP_TO_DATE, Phase.ROLLED_BACK, Phase.SKIPPED})
-QUIESCED: Final = frozenset(
-    {Phase.QUIESCING, Phase.DRAINING, Phase.APPLYING, Phase.VERIFYING, Phase.ROLLING_BACK, Phase.FAILED}
-)
 
 
 def only_closes_or_opens(phase: Phase, *, has_token: bool) -> bool:

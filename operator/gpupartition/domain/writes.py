@@ -23,7 +23,7 @@ from gpupartition.domain.effects import (
     PatchNode,
     RemoveTaint,
 )
-from gpupartition.domain.entries import is_there, last_used, used, waits_for_rest
+from gpupartition.domain.entries import is_there, used, waits_for_rest
 from gpupartition.domain.eviction import Occupant, next_to_go
 from gpupartition.domain.groups import Group
 from gpupartition.domain.guards import forced, goes_live, quiesced, unwanted
@@ -280,5 +280,3 @@ PHASE_WRITES: Final[dict[Phase, Writes]] = {
     Phase.FAILED: _failed,
     Phase.ABORTING: _open,
 }
-
-__all__ = ["PHASE_WRITES", "Subject", "effects", "last_used", "touched_since"]

@@ -19,10 +19,6 @@ from typing import Generic, TypeVar
 Key = TypeVar("Key")
 
 
-class ShutDown(Exception):  # noqa: N818 - an ending, not an error
-    """The queue hands out no more names."""
-
-
 class WorkQueue(Generic[Key]):
     """Names waiting for a worker. Belongs to one event loop, whose clock it uses.
 
@@ -39,9 +35,6 @@ class WorkQueue(Generic[Key]):
         self._failures: dict[Key, int] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._ready = asyncio.Semaphore(0)  # counts the waiting
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._closed = False
 
     def __len__(self) -> int:
         """How many names wait for a worker now (not those in a worker's hands, nor those due later)."""
@@ -49,7 +42,7 @@ class WorkQueue(Generic[Key]):
 
     def add(self, key: Key) -> None:
         """Have `key` looked at as soon as a worker is free; if one is busy with it, once more afterwards."""
-        if self._closed or key in self._waiting:
+        if key in self._waiting:
             return
         if key in self._busy:
             self._dirty.add(key)
@@ -59,8 +52,6 @@ class WorkQueue(Generic[Key]):
 
     def add_after(self, key: Key, seconds: float) -> None:
         """Have `key` looked at in `seconds`, or earlier if that was asked for already."""
-        if self._closed:
-            return
         loop = asyncio.get_running_loop()
         pending = self._timers.get(key)
         if pending is not None:
@@ -70,15 +61,11 @@ class WorkQueue(Generic[Key]):
         self._timers[key] = loop.call_later(seconds, self._due, key)
 
     async def get(self) -> Key:
-        """Take the name that has waited longest; give it back with `done` or `failed`. Raises ShutDown."""
+        """Take the name that has waited longest; give it back with `done` or `failed`."""
         await self._ready.acquire()
-        if self._closed:
-            self._ready.release()  # wakes the next worker, which does the same
-            raise ShutDown
         key = next(iter(self._waiting))
         del self._waiting[key]
         self._busy.add(key)
-        self._idle.clear()
         return key
 
     def done(self, key: Key) -> None:
@@ -96,16 +83,6 @@ class WorkQueue(Generic[Key]):
         self.add_after(key, pause)
         return pause
 
-    async def shut_down(self) -> None:
-        """Hand out nothing any more, and wait until the workers have given back what they hold."""
-        self._closed = True
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
-        self._dirty.clear()
-        self._ready.release()
-        await self._idle.wait()
-
     def _due(self, key: Key) -> None:
         del self._timers[key]
         self.add(key)
@@ -114,8 +91,6 @@ class WorkQueue(Generic[Key]):
         if key not in self._busy:
             raise ValueError(f"{key!r} was given back without having been taken: call get() first, and give back once")
         self._busy.discard(key)
-        if not self._busy:
-            self._idle.set()
         if key in self._dirty:
             self._dirty.discard(key)
             self.add(key)
