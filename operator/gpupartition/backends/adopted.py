@@ -171,8 +171,8 @@ def _published(pool: Pool, *, modes: bool) -> Iterator[Share]:
         if "index" in device.attributes:
             by_gpu.setdefault(device.attributes["index"]["int"], []).append(device)
     for number, devices in by_gpu.items():
-        words = _pieces([_string(d, "profile") for d in devices], modes=modes, exact=_fit(devices, pool))
-        yield Share(number, Product(_string(devices[0], "productName")), words | _sharing(devices))
+        words = _pieces([d.text("profile") for d in devices], modes=modes, exact=_fit(devices, pool))
+        yield Share(number, Product(devices[0].text("productName")), words | _sharing(devices))
 
 
 def _fit(devices: Sequence[Device], pool: Pool) -> bool:
@@ -207,11 +207,6 @@ def _sharing(devices: Sequence[Device]) -> Words:
         for name, policy in device.request_policy.items():
             asked[name] = {"default": policy.get("default"), **policy.get("validRange", {})}
     return {"sharing": {"mode": "Shared", **({"capacity": asked} if asked else {})}}
-
-
-def _string(device: Device, name: str) -> str:
-    value: Mapping[str, Any] = device.attributes.get(name, {})
-    return str(value.get("string", ""))
 
 
 _SAID: Final[Mapping[DriverType, Callable[[DriverSpec, Config, NodeFacts, Cluster], list[Words]]]] = {

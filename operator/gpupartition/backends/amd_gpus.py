@@ -70,8 +70,7 @@ def _bus(device: Device) -> str:
 
 
 def _text(device: Device, name: str) -> str:
-    value: Mapping[str, Any] = device.attributes.get(name) or device.attributes.get(f"gpu.amd.com/{name}") or {}
-    return str(value.get("string", ""))
+    return device.text(name, f"gpu.amd.com/{name}")
 
 
 @lru_cache(maxsize=4096)  # of all partitions of a GPU
@@ -113,7 +112,7 @@ def cuts_now(gpus: Gpus, *pools: Pool) -> Cuts:
     """How these GPUs are cut by the first pool that says so; None for one of which none does, and for one that cannot be cut."""
     found: dict[str, Cut | None] = {}
     for pool in pools:
-        for bus, kinds in _kinds(pool).items():
+        for bus, kinds in pool.kinds.items():
             found.setdefault(bus, _cut(kinds))
         for bus, attributes in pool.kept.items():
             mode = Mode.read(_text(Device(name=bus, attributes=attributes), "partitionProfile"))
@@ -124,13 +123,6 @@ def cuts_now(gpus: Gpus, *pools: Pool) -> Cuts:
 def _cut(kinds: Sequence[str]) -> Cut | None:
     mode = Mode.read(kinds[0])
     return Cut(mode, len(kinds)) if mode is not None and len(set(kinds)) == 1 else None
-
-
-def _kinds(pool: Pool) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for device in pool.devices:
-        found.setdefault(device.gpu, []).append(device.kind)
-    return {gpu: sorted(kinds) for gpu, kinds in found.items()}
 
 
 # ------------------------------------------------------------------------------------------------------------- what is expected
@@ -171,16 +163,15 @@ def disturbed(now: Pool, then: Pool) -> frozenset[str]:
     Those of the GPUs that change, where all are to be alike. All of the node, where its memory mode changes, because the kernel's driver is
     loaded anew; and where GPUs are to differ, because they are told by numbers, and AMD's library may count them in another order.
     """
-    before, after = _kinds(now), _kinds(then)
-    changed = {g for g in before.keys() | after.keys() if g not in then.kept and before.get(g) != after.get(g)}
+    changed = now.recut(then)
     if not changed:
         return frozenset()
-    wanted = {kind for kinds in after.values() for kind in kinds}
-    if then.kept or len(wanted) > 1 or _memory(before) - _memory(after):
+    wanted = {device.kind for device in then.devices}
+    if then.kept or len(wanted) > 1 or _memory(now) - _memory(then):
         return frozenset(d.name for d in now.devices)
     return frozenset(d.name for d in now.devices if d.gpu in changed)
 
 
-def _memory(kinds: Mapping[str, Sequence[str]]) -> set[str]:
-    modes = (Mode.read(kind) for each in kinds.values() for kind in each)
+def _memory(pool: Pool) -> set[str]:
+    modes = (Mode.read(device.kind) for device in pool.devices)
     return {mode.memory for mode in modes if mode is not None}

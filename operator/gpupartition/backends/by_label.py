@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Final
 from gpupartition.api.v1alpha1 import Assigned, DriverSpec, ObjectRef
 from gpupartition.backends import node_label
 from gpupartition.backends.installed import config_problems, mounts
+from gpupartition.backends.node_label import OnNode
 from gpupartition.domain.backend import Cluster, NodeFacts, Problem
 from gpupartition.domain.effects import Effect
 from gpupartition.domain.entries import Document
-from gpupartition.domain.groups import Group
 
 PREFIX: Final = "gpp-"  # entries of the operator's own are called so, and by their fingerprint
 
@@ -61,7 +61,7 @@ def missing(what: ObjectRef, *, reason: str, at: str, fix: str) -> Problem:
     return Problem(reason=reason, at=at, why=why, fix=f"{fix}, or name its DaemonSet")
 
 
-class ByLabel(ABC):
+class ByLabel(OnNode, ABC):
     """The part of a backend that is the same for all of them. `label` assigns an entry, `state` is the answer."""
 
     label: ClassVar[str]
@@ -71,10 +71,6 @@ class ByLabel(ABC):
     @abstractmethod
     def software(self, driver: DriverSpec) -> Software:
         """What is installed."""
-
-    def pool_name(self, driver: DriverSpec, node: str, group: Group | None = None) -> str:  # noqa: ARG002
-        """The node's name."""
-        return node
 
     def driver_name(self, driver: DriverSpec, cluster: Cluster) -> str:  # noqa: ARG002
         """It is fixed."""
@@ -94,21 +90,9 @@ class ByLabel(ABC):
         has = self.software(driver)
         return tuple((has.agent.namespace, name) for name in (has.file.name, has.tables) if name)
 
-    def live(self, driver: DriverSpec, cluster: Cluster) -> bool:  # noqa: ARG002
-        """Never: the driver publishes what the hardware is."""
-        return False
-
     def assign(self, driver: DriverSpec, facts: NodeFacts, to: Assigned, step: str, generation: int) -> Effect | None:  # noqa: ARG002
         """Label and step in one patch, which takes the old answer away too. The same value is taken away first: only a change is noticed."""
         return node_label.assign_anew(facts, self.label, self.state, to, step)
-
-    def cancel(self, driver: DriverSpec, facts: NodeFacts, step: str) -> Effect | None:  # noqa: ARG002
-        """The step alone: an `assign` of it that comes late finds another resourceVersion."""
-        return node_label.cancel(facts, step)
-
-    def repair(self, driver: DriverSpec, facts: NodeFacts, current: Assigned, generation: int) -> Effect | None:  # noqa: ARG002
-        """Nothing: the driver publishes its slices itself."""
-        return None
 
     def assigned_entry(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Any:
         """The entry that the node's label names; None where there is none of that name."""

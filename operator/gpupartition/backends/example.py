@@ -20,7 +20,7 @@ from gpupartition.api.v1alpha1 import (
 from gpupartition.backends import node_label
 from gpupartition.backends import plugin_template as plugin
 from gpupartition.backends.example_limits import installation_problems, layout_problems, published
-from gpupartition.backends.node_label import label_of, step_of
+from gpupartition.backends.node_label import OnNode, label_of, step_of
 from gpupartition.backends.plugin_pods import (
     base_label,
     find,
@@ -34,7 +34,6 @@ from gpupartition.domain import fingerprint
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Observation, Problem, Refused
 from gpupartition.domain.effects import Effect
 from gpupartition.domain.entries import Document
-from gpupartition.domain.groups import Group
 from gpupartition.domain.objects import Object
 from gpupartition.domain.others import writer
 from gpupartition.domain.pool import Pool
@@ -43,14 +42,10 @@ from gpupartition.names import DRIVER, FINGERPRINT, LAYOUT
 _NO_WAY_BACK: Final = "NoWayBack"
 
 
-class ExampleDriver:
+class ExampleDriver(OnNode):
     """Backend of the driver type ExampleDriver."""
 
     label = LAYOUT
-
-    def pool_name(self, driver: DriverSpec, node: str, group: Group | None = None) -> str:  # noqa: ARG002
-        """The node's name."""
-        return node
 
     def driver_name(self, driver: DriverSpec, cluster: Cluster) -> str:
         """The name in the base's template. Raises Refused when there is no base or the name cannot be read."""
@@ -156,10 +151,6 @@ class ExampleDriver:
             as_told=ready and pool.equals(_told(template)),
         )
 
-    def live(self, driver: DriverSpec, cluster: Cluster) -> bool:  # noqa: ARG002
-        """Never: the driver publishes what the hardware is."""
-        return False
-
     def disturbs(self, now: Pool, then: Pool) -> frozenset[str]:
         """The whole node, unless nothing changes."""
         return frozenset() if now.equals(then) else frozenset(d.name for d in now.devices)
@@ -167,14 +158,6 @@ class ExampleDriver:
     def assign(self, driver: DriverSpec, facts: NodeFacts, to: Assigned, step: str, generation: int) -> Effect | None:  # noqa: ARG002
         """One patch of the Node: label and step together. A step that is used up is never written again."""
         return node_label.assign(facts, LAYOUT, to, step)
-
-    def cancel(self, driver: DriverSpec, facts: NodeFacts, step: str) -> Effect | None:  # noqa: ARG002
-        """The step alone: an `assign` of it that comes late finds another resourceVersion."""
-        return node_label.cancel(facts, step)
-
-    def repair(self, driver: DriverSpec, facts: NodeFacts, current: Assigned, generation: int) -> Effect | None:  # noqa: ARG002
-        """Nothing: the driver publishes its slices itself."""
-        return None
 
 
 def _unreadable_way_back(facts: NodeFacts, unreadable: Unreadable) -> Problem:

@@ -7,7 +7,7 @@ else knows: what is missing is marked as unknown, and what hangs on it is unknow
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -125,15 +125,7 @@ def _new(kind: DriverType, now: Pool, then: Pool) -> Iterator[Content]:
 
 
 def _changed(now: Pool, then: Pool) -> frozenset[str]:
-    before, after = _kinds(now), _kinds(then)
-    return frozenset(g for g in then.gpus - then.kept.keys() if before.get(g) != after.get(g))
-
-
-def _kinds(pool: Pool) -> Mapping[str, Sequence[str]]:
-    found: dict[str, list[str]] = defaultdict(list)
-    for device in pool.devices:
-        found[device.gpu].append(device.kind)
-    return {gpu: sorted(kinds) for gpu, kinds in found.items()}
+    return now.recut(then) & then.gpus
 
 
 def _nvidia(device: Device) -> Content:

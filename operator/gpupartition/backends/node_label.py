@@ -1,12 +1,16 @@
-"""An assignment that is a label of the Node: read, written with its step in one patch, and its step used up without it."""
+"""An assignment that is a label of the Node: read, written with its step in one patch, and its step used up without it.
+
+And what backends have in common that assign so to a driver which publishes its slices itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpupartition.api.v1alpha1 import Assigned
-from gpupartition.domain.backend import NodeFacts
-from gpupartition.domain.effects import PatchNode
+from gpupartition.api.v1alpha1 import Assigned, DriverSpec
+from gpupartition.domain.backend import Cluster, NodeFacts
+from gpupartition.domain.effects import Effect, PatchNode
+from gpupartition.domain.groups import Group
 from gpupartition.domain.objects import Object
 from gpupartition.names import STEP
 
@@ -39,11 +43,6 @@ def assign_anew(facts: NodeFacts, label: str, answer: str, to: Assigned, step: s
     return _patch(facts.node, {label: to.assignment, answer: None}, step)
 
 
-def cancel(facts: NodeFacts, step: str) -> PatchNode | None:
-    """The step alone: an assignment with it that comes late finds another resourceVersion."""
-    return None if step_of(facts.node) == step else _patch(facts.node, {}, step)
-
-
 def _patch(node: Object, labels: Mapping[str, str | None], step: str | None = None) -> PatchNode:
     meta = node["metadata"]
     return PatchNode(
@@ -52,3 +51,23 @@ def _patch(node: Object, labels: Mapping[str, str | None], step: str | None = No
         labels=labels,
         annotations={STEP: step} if step is not None else {},
     )
+
+
+class OnNode:
+    """The part of a backend that is the same for all of them."""
+
+    def pool_name(self, driver: DriverSpec, node: str, group: Group | None = None) -> str:  # noqa: ARG002
+        """The node's name."""
+        return node
+
+    def live(self, driver: DriverSpec, cluster: Cluster) -> bool:  # noqa: ARG002
+        """Never: the driver publishes what the hardware is."""
+        return False
+
+    def cancel(self, driver: DriverSpec, facts: NodeFacts, step: str) -> Effect | None:  # noqa: ARG002
+        """The step alone: an `assign` of it that comes late finds another resourceVersion."""
+        return None if step_of(facts.node) == step else _patch(facts.node, {}, step)
+
+    def repair(self, driver: DriverSpec, facts: NodeFacts, current: Assigned, generation: int) -> Effect | None:  # noqa: ARG002
+        """Nothing: the driver publishes its slices itself."""
+        return None

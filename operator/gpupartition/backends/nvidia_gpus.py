@@ -148,8 +148,7 @@ def _device(device: Device, table: Table) -> Device:
 
 
 def _text(device: Device, name: str) -> str:
-    value: Mapping[str, Any] = device.attributes.get(name) or device.attributes.get(f"gpu.nvidia.com/{name}") or {}
-    return str(value.get("string", ""))
+    return device.text(name, f"gpu.nvidia.com/{name}")
 
 
 def gpus_on(node: Object, *pools: Pool) -> Gpus:
@@ -261,18 +260,10 @@ def disturbed(now: Pool, then: Pool) -> frozenset[str]:
 
     mig-parted clears and resets all GPUs that it is told of as soon as the mode of one of them changes.
     """
-    before, after = _kinds(now), _kinds(then)
-    changed = {g for g in before.keys() | after.keys() if g not in then.kept and before.get(g) != after.get(g)}
+    before, after, changed = now.kinds, then.kinds, now.recut(then)
     if any(_mode(before.get(g)) is not _mode(after.get(g)) for g in changed):
         return frozenset(d.name for d in now.devices)
     return frozenset(d.name for d in now.devices if d.gpu in changed)
-
-
-def _kinds(pool: Pool) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for device in pool.devices:
-        found.setdefault(device.gpu, []).append(device.kind)
-    return {gpu: sorted(kinds) for gpu, kinds in found.items()}
 
 
 def _mode(kinds: Sequence[str] | None) -> bool | None:

@@ -25,7 +25,7 @@ def offers(kind: DriverType, pool: Pool) -> dict[str, Offer]:
 
 
 def _publish(device: Device, pool: Pool) -> Offer | None:  # noqa: ARG001
-    profile = str(device.attributes.get("profile", {}).get("string", ""))
+    profile = device.text("profile")
     return Offer(name=name_of(profile), texts={"profile": profile}) if profile else None
 
 
@@ -39,7 +39,7 @@ def _example(device: Device, pool: Pool) -> Offer:
 def _nvidia(device: Device, pool: Pool) -> Offer | None:  # noqa: ARG001
     if device.kind == WHOLE:
         return Offer(name=part(1), texts={"type": "gpu"})
-    profile = str(device.attributes.get("profile", {}).get("string", ""))
+    profile = device.text("profile")
     return Offer(name=name_of(profile), texts={"type": "mig", "profile": profile}) if profile else None
 
 

@@ -17,11 +17,13 @@ from gpupartition.api.v1alpha1 import Blocker, DrainMode, Grant, Phase, Purpose
 from gpupartition.domain.admission import Admission, Rules, Standing, admit, order
 from gpupartition.domain.backend import Observation
 from gpupartition.domain.changes import blockers_of, change_class
+from gpupartition.domain.destination import destination
 from gpupartition.domain.eviction import spared
 from gpupartition.domain.lifecycle import advance
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.rest import rest
 from gpupartition.domain.retiring import retired
+from gpupartition.domain.steps import restart_recorded
 from gpupartition.domain.world import AT_REST, Quiesce, State, World
 
 LONGEST_WAY: Final = 32  # turns: three times the longest way through the table
@@ -344,16 +346,15 @@ def travel(state: State, world: World, grant: Grant | None) -> State:
 
 def _as_hoped(state: State, world: World) -> World:
     """The world in which what this phase waits for has just come true."""
-    seen, to = world.observed, state.previous if state.phase is Phase.ROLLING_BACK else state.target
+    seen, to = world.observed, destination(state)
     if state.phase in {Phase.APPLYING, Phase.VERIFYING, Phase.ROLLING_BACK} and to is not None:
-        restarted = state.restart is not None and state.restart.step == state.step
         seen = Observation(
             assignment=to.assignment,
             step=state.step,
             running=to.fingerprint,
             ready=True,
             pool=Pool.from_json(to.pool),
-            plugin={"metadata": {"uid": "the next one"}} if restarted else seen.plugin,
+            plugin={"metadata": {"uid": "the next one"}} if restart_recorded(state) else seen.plugin,
             retired=retired(state),
         )
     opened = state.phase in {Phase.RELEASING, Phase.ABORTING}

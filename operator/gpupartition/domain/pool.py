@@ -51,6 +51,11 @@ class Device:
     place: Mapping[str, Any] = field(default_factory=dict)
     _hardware: list[tuple[Any, ...]] = field(default_factory=list, init=False, repr=False, compare=False)  # once asked
 
+    def text(self, *names: str) -> str:
+        """What an attribute says, by the first of these names that it has; "" where that is no text, or there is none."""
+        value: Mapping[str, Any] = next((found for name in names if (found := self.attributes.get(name))), {})
+        return str(value.get("string", ""))
+
     def hardware(self) -> tuple[Any, ...]:
         """What the device is, without its labels: two devices that agree here are the same thing to whoever holds one."""
         if not self._hardware:
@@ -177,6 +182,20 @@ class Pool:
         drawn = {name for d in devices for name in d.costs}
         counters = {name: amounts for name, amounts in _drawn(self.counters, devices).items() if name in drawn}
         return Pool(devices=tuple(devices), counters=counters, group=self.group)
+
+    @property
+    def kinds(self) -> Mapping[str, Sequence[str]]:
+        """The kinds of devices on each GPU, sorted, where its driver chooses names itself."""
+        found: dict[str, list[str]] = {}
+        for device in self.devices:
+            found.setdefault(device.gpu, []).append(device.kind)
+        return {gpu: sorted(kinds) for gpu, kinds in found.items()}
+
+    def recut(self, then: Pool) -> frozenset[str]:
+        """The GPUs of which `then` has other kinds of devices, or more, or fewer; of those that it keeps nothing is wanted."""
+        before, after = self.kinds, then.kinds
+        gpus = (before.keys() | after.keys()) - then.kept.keys()
+        return frozenset(gpu for gpu in gpus if before.get(gpu) != after.get(gpu))
 
     def fewer(self, then: Pool) -> frozenset[str]:
         """Names of the devices beyond as many as `then` has of each kind on each GPU."""

@@ -161,7 +161,7 @@ def _mode(mode: Mode) -> dict[str, Any]:
 
 def memory_mode(device: Device) -> str | None:
     """The memory mode, such as NPS4, that all GPUs of its node have while an AMD device is used; None: it does not depend on one."""
-    mode = Mode.read(str(device.attributes.get(MODE, {}).get("string", "")))
+    mode = Mode.read(device.text(MODE))
     return mode.memory if mode is not None else None
 
 

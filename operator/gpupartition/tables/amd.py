@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from gpupartition.domain.amd_modes import AmdModel, KnownMode, Mode, Trust
 from gpupartition.domain.backend import Problem, Refused
+from gpupartition.domain.wording import path_of
 
 _MODE: Final = r"^[SDTQC]PX/NPS[1248]$"
 
@@ -114,7 +115,7 @@ def merged(own: Sequence[AmdModel], known: Sequence[AmdModel]) -> tuple[AmdModel
 
 
 def _misread(error: Mapping[str, Any], at: str) -> Problem:
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"]).lstrip(".") or "table"
+    path = path_of(error["loc"]) or "table"
     said = str(error["msg"]).removeprefix("Value error, ").replace("Input", "it", 1)
     why, _, fix = said.partition("; ")
     if not fix:

@@ -20,6 +20,7 @@ from gpupartition.domain import mig
 from gpupartition.domain.backend import Problem, Refused
 from gpupartition.domain.mig import GpuModel
 from gpupartition.domain.mig_layouts import Counts, more_ways_than, told, why_not
+from gpupartition.domain.wording import path_of
 
 MAX_SLICES: Final = 16  # hardware has up to 12 memory slices; each doubles what a search may have to look at
 MAX_WAYS: Final = 2_000  # counts that fit on one GPU, all looked through for what fits instead; hardware has up to 128
@@ -148,7 +149,7 @@ def _problem(at: str, path: str, why: str, fix: str) -> Problem:
 
 def _misread(error: Mapping[str, Any], at: str) -> Problem:
     loc = [part for part in error["loc"] if part != "[key]"]
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).lstrip(".") or "table"
+    path = path_of(loc) or "table"
     given, said = repr(error["input"])[:80], str(error["msg"]).replace("Input", "it", 1)
     match error["type"]:
         case "missing":

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gpupartition.domain.selector import OPERATORS
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -65,10 +67,7 @@ def _as_number(text: str | None) -> int | None:
 
 
 _OPERATORS: Final[Mapping[str, Callable[[str | None, Sequence[str]], bool]]] = {
-    "In": lambda value, values: value in values,
-    "NotIn": lambda value, values: value not in values,
-    "Exists": lambda value, _: value is not None,
-    "DoesNotExist": lambda value, _: value is None,
+    **OPERATORS,
     "Gt": lambda value, values: (number := _as_number(value)) is not None and number > int(values[0]),
     "Lt": lambda value, values: (number := _as_number(value)) is not None and number < int(values[0]),
 }
