@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 import tomllib
 from dataclasses import replace
@@ -71,6 +72,11 @@ def test_every_file_of_the_package_is_in_the_wheel() -> None:
     others = {p for p in package.rglob("*") if p.is_file() and p.suffix not in {".py", ".pyc"}}
     assert others == shipped
     assert package / "tables/mig.json" in shipped
+
+
+def test_the_table_of_this_release_does_not_contradict_itself() -> None:
+    text = (ROOT / "operator/gpupartition/tables/mig.json").read_text(encoding="utf-8")
+    assert tables.parse(json.loads(text), at="mig.json") == tables.builtin()
 
 
 # ---------------------------------------------------------------------------------------------------------------------------- names
