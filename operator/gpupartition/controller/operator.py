@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import secrets
 import socket
@@ -203,6 +204,7 @@ class Operator:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._caches.run(self._ready), name="caches")
             await self._ready.wait()
+            gc.freeze()  # what has been read stays: to look through it for garbage takes a tenth of a second and more
             for kind, bodies, changed in (
                 (POLICIES, self._kinds.policies, self._policy_changed),
                 (DRIVERS, self._kinds.drivers, self._driver_changed),
