@@ -74,7 +74,7 @@ async def _once(fleet: Fleet, caches: Caches) -> float:
     driver, owner = await intents.driver(driver_body), Policy.read(body)
     gc.collect()
     begun = time.process_time()
-    scope = read_scope(body, owner, driver, driver_body, caches=caches, intents=intents, policies={})
+    scope = await read_scope(body, owner, driver, driver_body, caches=caches, intents=intents, policies={})
     took = time.process_time() - begun
     assert not scope.problems, scope.problems
     assert len(scope.intents) == COUNT

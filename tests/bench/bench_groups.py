@@ -63,7 +63,7 @@ async def _looks(fleet: Fleet, count: int) -> tuple[list[float], Scope]:
     for _ in range(count):
         gc.collect()
         begun = time.process_time()
-        scope = read_scope(body, owner, driver, driver_body, caches=caches, intents=intents, policies={})
+        scope = await read_scope(body, owner, driver, driver_body, caches=caches, intents=intents, policies={})
         took.append(round((time.process_time() - begun) * 1000, 1))
     return took, scope
 

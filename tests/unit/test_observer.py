@@ -43,7 +43,7 @@ class Observed(Fleet):
         """What the observer says now."""
         (body,), (driver_body,) = self.objects[POLICIES], self.objects[DRIVERS]
         driver = await self.intents.driver(driver_body)
-        scope = read_scope(
+        scope = await read_scope(
             body,
             Policy.read(body),
             driver,

@@ -88,13 +88,13 @@ class Desk:
         (body,), (driver_body,) = self.fleet.objects[POLICIES], self.fleet.objects[DRIVERS]
         driver = await self.intents.driver(driver_body)
         policies: dict[str, Object] = {"inference": body}
-        return read_scope(
+        return await read_scope(
             body, Policy.read(body), driver, driver_body, caches=self.caches, intents=self.intents, policies=policies
         )
 
     async def stand(self) -> list[Standing]:
         scope = await self.scope()
-        return self.standings.of(scope, ((n, scope.records.get(n), node) for n, node in scope.nodes.items()))
+        return await self.standings.of(scope, ((n, scope.records.get(n), node) for n, node in scope.nodes.items()))
 
 
 async def test_where_nodes_stand_is_found_out_anew_only_where_something_changed() -> None:
@@ -129,27 +129,27 @@ async def test_a_node_that_is_not_ready_is_looked_at_each_time_for_that_is_a_mat
 async def test_a_census_follows_what_is_published_and_what_is_taken() -> None:
     desk = Desk()
     node, *_ = desk.fleet.nodes
-    assert [(c.total, c.allocated) for c in desk.census.capacity(await desk.scope())] == [(24, 0)]
+    assert [(c.total, c.allocated) for c in await desk.census.capacity(await desk.scope())] == [(24, 0)]
     desk.fleet.hold(node)
-    assert [(c.total, c.allocated) for c in desk.census.capacity(await desk.scope())] == [(24, 1)]
+    assert [(c.total, c.allocated) for c in await desk.census.capacity(await desk.scope())] == [(24, 1)]
     desk.fleet.publish(node, parts=2)
-    counted = {c.profile: (c.total, c.allocated) for c in desk.census.capacity(await desk.scope())}
+    counted = {c.profile: (c.total, c.allocated) for c in await desk.census.capacity(await desk.scope())}
     assert counted == {"40Gi": (16, 0), "80Gi": (24, 0)}
 
 
 async def test_a_census_counts_nodes_that_nobody_touched_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk()
-    desk.census.capacity(await desk.scope())
+    await desk.census.capacity(await desk.scope())
     read: list[object] = []
     monkeypatch.setattr(capacity, "read_device", read.append)
-    assert [c.total for c in desk.census.capacity(await desk.scope())] == [24]
+    assert [c.total for c in await desk.census.capacity(await desk.scope())] == [24]
     assert not read
 
 
 async def test_a_census_says_how_many_nodes_do_not_have_what_is_wanted() -> None:
     desk = Desk()
-    assert desk.census.would_change(await desk.scope()) == 3
-    assert desk.census.would_change(await desk.scope()) == 3
+    assert await desk.census.would_change(await desk.scope()) == 3
+    assert await desk.census.would_change(await desk.scope()) == 3
     desk.fleet.apply(policy("inference", whole()))
     desk.fleet.objects[POLICIES][0]["metadata"]["generation"] = 2
-    assert desk.census.would_change(await desk.scope()) == 0
+    assert await desk.census.would_change(await desk.scope()) == 0

@@ -190,4 +190,6 @@ async def _scope(
         driver = await intents.driver(drivers[name])
     except Refused as refused:
         raise Unusable(*(f"GpuPartitionDriver {name}: {problem}" for problem in refused.problems)) from refused
-    return _as_told(read_scope(body, policy, driver, drivers[name], caches=caches, intents=intents, policies=policies))
+    return _as_told(
+        await read_scope(body, policy, driver, drivers[name], caches=caches, intents=intents, policies=policies)
+    )

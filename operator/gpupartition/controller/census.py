@@ -14,6 +14,7 @@ from gpupartition.controller.scope import Scope
 from gpupartition.domain.backend import Config, NodeFacts
 from gpupartition.domain.capacity import Stock, by_profile, profiles_of, stock_of
 from gpupartition.kube import Object
+from gpupartition.kube.pauses import Pauses
 
 
 class Census:
@@ -24,7 +25,7 @@ class Census:
         self._stocks: Remembered[Stock] = Remembered()
         self._runs: Remembered[bool] = Remembered()
 
-    def capacity(self, scope: Scope) -> list[ProfileCapacity]:
+    async def capacity(self, scope: Scope) -> list[ProfileCapacity]:
         """Devices of each profile on the policy's nodes."""
         driver, caches = scope.driver, self._caches
         common = self._stocks.common(driver.name, driver.driver_name, nodes=len(caches.nodes.values()))
@@ -35,14 +36,22 @@ class Census:
             claims = tuple(caches.claims.by("pool", pool))
             return self._stocks.of(node, (common, *slices, *claims), lambda: _stock(driver, slices, claims))
 
-        return by_profile(map(look, scope.nodes))
+        stocks, pauses = [], Pauses()
+        for node in scope.nodes:
+            stocks.append(look(node))
+            await pauses.if_due()
+        return by_profile(stocks)
 
-    def would_change(self, scope: Scope) -> int:
+    async def would_change(self, scope: Scope) -> int:
         """How many of the policy's nodes do not have what is wanted, as far as the copies know."""
         driver = scope.driver
         facts = (driver.spec, driver.driver_name, driver.cluster)
         common = self._runs.common(driver.name, facts, nodes=len(self._caches.nodes.values()))
-        return sum(not self._has(scope, name, node, common) for name, node in scope.nodes.items())
+        others, pauses = 0, Pauses()
+        for name, node in scope.nodes.items():
+            others += not self._has(scope, name, node, common)
+            await pauses.if_due()
+        return others
 
     def _has(self, scope: Scope, name: str, node: Object, common: object) -> bool:
         intent, record, driver = scope.intents.get(name), scope.records.get(name), scope.driver

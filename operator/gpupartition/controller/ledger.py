@@ -49,7 +49,7 @@ class Ledger:
         self._watches = watches
         self._first_looks = first_looks
 
-    def decide(
+    async def decide(
         self, scope: Scope, records: dict[str, Record], ledger: list[Grant], everybody: Iterable[Record]
     ) -> Admission:
         """Who may be touched now, by these records and this ledger."""
@@ -59,7 +59,7 @@ class Ledger:
         if scope.problems and not scope.stopped and not policy.deleting:
             return Admission()
         bodies = self._caches.nodes
-        nodes = self._standings.of(
+        nodes = await self._standings.of(
             scope, ((name, record, bodies.get(name)) for name, record in sorted(records.items()))
         )
         of_driver = [r for r in everybody if r.spec.driver == scope.driver.name]
@@ -121,7 +121,7 @@ class Ledger:
         The ledger is read first: whatever another operator grants after that makes the write fail.
         """
         ledger = ledger_of(scope.driver_body)
-        admission = self.decide(scope, scope.records, ledger, self._caches.records.values())
+        admission = await self.decide(scope, scope.records, ledger, self._caches.records.values())
         vanished = any(g.policy == scope.policy.name and g.node not in scope.records for g in ledger)
         if not admission.grants and not vanished and not _lost(scope, ledger, scope.records):
             return admission
@@ -129,7 +129,7 @@ class Ledger:
         ledger = ledger_of(body)
         live = {r.name: r for r in map(Record.read, (await self._client.list(NODE_STATES)).items)}
         mine = {n: r for n, r in live.items() if r.spec.policy_ref.uid == scope.policy.uid}
-        admission = self.decide(scope, mine, ledger, live.values())
+        admission = await self.decide(scope, mine, ledger, live.values())
         if admission.nodes:
             waits = await prepare(scope, admission.nodes, not moving(scope.driver.name, ledger, live.values()))
             admission = admission.until_written(waits) if waits else admission

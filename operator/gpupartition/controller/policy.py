@@ -75,7 +75,7 @@ class PolicyLoop:
         except Refused as refused:
             again = await self._summary.refuse(body, policy, refused.problems)
             return min(again or GRANTED, GRANTED)
-        scope = read_scope(
+        scope = await read_scope(
             body, policy, driver, driver_body, caches=self._caches, intents=self._intents, policies=self._policies
         )
         lacking = () if policy.deleting or policy.spec.mode == "Observe" else await self._lacking(policy.spec)

@@ -22,6 +22,7 @@ from gpupartition.domain.recovery import restarted_since
 from gpupartition.domain.rest import released_at, same_layout
 from gpupartition.domain.world import AT_REST
 from gpupartition.kube import Object
+from gpupartition.kube.pauses import Pauses
 
 FAILURES = frozenset({Phase.ROLLED_BACK, Phase.FAILED})
 
@@ -80,7 +81,7 @@ class Scope:
         return state.original is not None and state.phase is Phase.PENDING and same_layout(state.target, state.original)
 
 
-def read_scope(
+async def read_scope(
     body: Object,
     policy: Policy,
     driver: Driver,
@@ -91,8 +92,8 @@ def read_scope(
     policies: dict[str, Object],
 ) -> Scope:
     """Read what the caches say about a policy."""
-    mine = (r for r in caches.records.by("policy", policy.name) if r.spec.policy_ref.uid == policy.uid)
-    records = {r.name: r for r in mine}
+    everybody, pauses = dict(caches.records.items()), Pauses()
+    records = {name: record for name, record in everybody.items() if record.spec.policy_ref.uid == policy.uid}
     rivals = [Policy.read(b) for name, b in sorted(policies.items()) if name != policy.name]
     nodes: dict[str, Object] = {}
     contested: list[str] = []
@@ -101,9 +102,10 @@ def read_scope(
     groups: dict[str, Group | None] = {}
     problems = list(policy.problems)
     for name, node in sorted(caches.nodes.items()):
+        await pauses.if_due()
         if policy.deleting or not policy.selects(node):
             continue
-        holder = caches.records.get(name)
+        holder = everybody.get(name)
         claimants = {r.name for r in rivals if r.selects(node) and not r.deleting} if rivals else set()
         if name not in records and (holder is not None or claimants):
             contested.append(name)
@@ -138,12 +140,16 @@ class Standings:
         self._caches = caches
         self._known: Remembered[Standing] = Remembered()
 
-    def of(self, scope: Scope, nodes: Iterable[tuple[str, Record | None, Object | None]]) -> list[Standing]:
+    async def of(self, scope: Scope, nodes: Iterable[tuple[str, Record | None, Object | None]]) -> list[Standing]:
         """Where each of these nodes stands, by its name, its record and the Node."""
         policy = scope.policy
         facts = (policy.spec, policy.retry, policy.retry_nodes, policy.deleting, policy.status.first_accepted_at)
         common = self._known.common(policy.name, facts, nodes=len(self._caches.nodes.values()))
-        return [self._of(scope, name, record, node, common) for name, record, node in nodes]
+        found, pauses = [], Pauses()
+        for name, record, node in nodes:
+            found.append(self._of(scope, name, record, node, common))
+            await pauses.if_due()
+        return found
 
     def _of(self, scope: Scope, name: str, record: Record | None, node: Object | None, common: object) -> Standing:
         def make() -> Standing:

@@ -79,7 +79,7 @@ class Summary:
         policy = scope.policy
         ledger = ledger_of(scope.driver_body)
         granted = frozenset(g.node for g in ledger if g.node in scope.nodes) | frozenset(admission.grants)
-        nodes = self._standings.of(scope, ((n, scope.records.get(n), node) for n, node in scope.nodes.items()))
+        nodes = await self._standings.of(scope, ((n, scope.records.get(n), node) for n, node in scope.nodes.items()))
         outlook, look_again = await self._outlook(scope)
         rollout = Rollout(
             spec=policy.spec,
@@ -89,7 +89,7 @@ class Summary:
             problems=() if scope.stopped else scope.problems,
             conflicts=scope.contested,
             rivals=scope.rivals,
-            would_change=outlook.changing if outlook else self._census.would_change(scope),
+            would_change=outlook.changing if outlook else await self._census.would_change(scope),
             outlook=sentence(outlook) if outlook else "",
             granted=granted,
             deleting=policy.deleting,
@@ -104,7 +104,7 @@ class Summary:
             now=now,
             revision=revision([i.wanted.fingerprint for i in scope.intents.values() if i.wanted]),
             arriving=self._settings.limits.arriving,
-            capacity=self._census.capacity(scope),
+            capacity=await self._census.capacity(scope),
         )
         status, stalls = sum_up(rollout)
         said_before = _is_ready(policy.status) and policy.status.observed_generation == policy.generation
