@@ -39,7 +39,8 @@ class Census:
         stocks, pauses = [], Pauses()
         for node in scope.nodes:
             stocks.append(look(node))
-            await pauses.if_due()
+            if pauses.due:
+                await pauses.take()
         return by_profile(stocks)
 
     async def would_change(self, scope: Scope) -> int:
@@ -50,7 +51,8 @@ class Census:
         others, pauses = 0, Pauses()
         for name, node in scope.nodes.items():
             others += not self._has(scope, name, node, common)
-            await pauses.if_due()
+            if pauses.due:
+                await pauses.take()
         return others
 
     def _has(self, scope: Scope, name: str, node: Object, common: object) -> bool:

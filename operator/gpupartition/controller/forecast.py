@@ -77,7 +77,8 @@ class Forecast:
         pauses = Pauses()
         for _, record in sorted(records.items()):
             yield await self._candidate(scope, record)
-            await pauses.if_due()
+            if pauses.due:
+                await pauses.take()
 
     async def _candidate(self, scope: Scope, record: Record) -> Candidate:
         reading = await self._reader.look(record, scope.driver, scope.driver_body, scope.policy)

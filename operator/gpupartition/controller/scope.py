@@ -102,7 +102,8 @@ async def read_scope(
     groups: dict[str, Group | None] = {}
     problems = list(policy.problems)
     for name, node in sorted(caches.nodes.items()):
-        await pauses.if_due()
+        if pauses.due:
+            await pauses.take()
         if policy.deleting or not policy.selects(node):
             continue
         holder = everybody.get(name)
@@ -148,7 +149,8 @@ class Standings:
         found, pauses = [], Pauses()
         for name, record, node in nodes:
             found.append(self._of(scope, name, record, node, common))
-            await pauses.if_due()
+            if pauses.due:
+                await pauses.take()
         return found
 
     def _of(self, scope: Scope, name: str, record: Record | None, node: Object | None, common: object) -> Standing:

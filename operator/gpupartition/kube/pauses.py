@@ -12,13 +12,17 @@ AT_ONCE: Final = (
 
 
 class Pauses:
-    """The pauses of one piece of work; `if_due` is awaited after each small part of it."""
+    """The pauses of one piece of work, which asks after each small part of it whether one is due."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()
 
-    async def if_due(self) -> None:
-        """Let others on, if they have waited for a while."""
-        if time.monotonic() - self._since > AT_ONCE:
-            await asyncio.sleep(0)
-            self._since = time.monotonic()
+    @property
+    def due(self) -> bool:
+        """Whether others have waited for a while."""
+        return time.monotonic() - self._since > AT_ONCE
+
+    async def take(self) -> None:
+        """Let them on."""
+        await asyncio.sleep(0)
+        self._since = time.monotonic()

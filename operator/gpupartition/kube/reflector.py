@@ -139,7 +139,8 @@ class Reflector(Generic[T]):
                     async for kind, obj in events:
                         self._see(kind, obj)
                         failures, self.trouble = 0, None
-                        await pauses.if_due()  # what has come already is read without waiting
+                        if pauses.due:  # what has come already is read without waiting
+                            await pauses.take()
             except Gone as error:
                 log.info("%s: listing again", error)
                 if not self.resource_version:
@@ -183,7 +184,8 @@ class Reflector(Generic[T]):
                 for obj in part.items:
                     listed.add(key_of(obj))
                     self._put(obj)
-                    await pauses.if_due()
+                    if pauses.due:
+                        await pauses.take()
         for key in sorted((self._cache.keys() | self.unreadable.keys()) - listed):
             self._drop(key)
         self.resource_version = version
