@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from asyncio.subprocess import PIPE
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import yaml
+from testbed.build import HELM, Builder, cache_folder
 from testbed.controlplane import OPERATOR_ACCOUNT, ROOT
 from testbed.programs import TestbedError, leashed
+from testbed.progress import Progress
 
 from gpupartition.names import OPERATOR_NAMESPACE
 
@@ -22,7 +25,10 @@ if TYPE_CHECKING:
     from gpupartition.kube import Object
 
 CHART: Final = ROOT / "charts" / "gpupartition"
+POLICIES_CHART: Final = ROOT / "charts" / "gpupartition-policies"
 RELEASE: Final = "gpupartition"
+STATUSES: Final = {"gpupartitiondrivers/status", "gpupartitionpolicies/status"}
+"""All that a read-only operator writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +71,12 @@ class Helm:
         """Let operators of this machine be the account that was installed."""
         token = await self.controlplane.token(OPERATOR_NAMESPACE, OPERATOR_ACCOUNT)
         self.controlplane.parts.write_kubeconfig("operator", token)
+
+
+async def real_helm(controlplane: ControlPlane, home: Path) -> Helm:
+    """Build the program, unless it is there."""
+    built = await Builder(cache=cache_folder(), progress=Progress(sys.stderr), env=os.environ).tools([HELM])
+    return Helm(program=built[HELM.name], controlplane=controlplane, home=home)
 
 
 def documents(text: str) -> list[Object]:

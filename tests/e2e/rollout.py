@@ -20,6 +20,7 @@ from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually, follow
 
 from gpupartition.api.v1alpha1 import Phase
 from gpupartition.kube import (
+    CONFIG_MAPS,
     DAEMON_SETS,
     DEVICE_TAINT_RULES,
     NODES,
@@ -29,7 +30,7 @@ from gpupartition.kube import (
     Kind,
     NotFound,
 )
-from gpupartition.names import API_VERSION, CORDONED, FULL_NODE_NAME, OPERATOR_NAMESPACE
+from gpupartition.names import API_VERSION, CORDONED, FREEZE_CONFIG_MAP, FULL_NODE_NAME, OPERATOR_NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
@@ -241,6 +242,17 @@ async def annotate(cluster: Cluster, kind: Kind, name: str, **notes: str | None)
     """Annotate an object under `gpupartition.dev/`; None takes an annotation away. `_` stands for `-`."""
     prefixed = {f"gpupartition.dev/{note.replace('_', '-')}": value for note, value in notes.items()}
     await cluster.client.patch(kind, name, {"metadata": {"annotations": prefixed}})
+
+
+async def freeze(cluster: Cluster, reason: str = "") -> None:
+    """Have nothing begun."""
+    metadata = {"name": FREEZE_CONFIG_MAP, "namespace": OPERATOR_NAMESPACE}
+    body: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"reason": reason}}
+    await cluster.client.create(CONFIG_MAPS, body)
+
+
+async def unfreeze(cluster: Cluster) -> None:
+    await cluster.client.delete(CONFIG_MAPS, FREEZE_CONFIG_MAP, namespace=OPERATOR_NAMESPACE)
 
 
 async def fault(cluster: Cluster, node: str, switches: str | None) -> None:

@@ -20,9 +20,8 @@ from tests.e2e.claims import device_class
 from tests.e2e.gitops import APPLICATIONS, PROJECTS, Application, History, Repository, application, example
 from tests.e2e.harness import DRIVERS, POLICIES, eventually
 from tests.e2e.publishing import gpus as gpu_group
-from tests.e2e.rollout import Watcher, equal, fault, looks_again, operator, policy, ready, says
+from tests.e2e.rollout import Watcher, equal, fault, freeze, looks_again, operator, policy, ready, says, unfreeze
 from tests.e2e.stage import HALVES, WHOLE, stage
-from tests.e2e.test_helm import freeze, unfreeze
 from tests.unit.test_docs import blocks
 
 from gpupartition.domain.suspension import of_policy

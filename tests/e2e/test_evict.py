@@ -15,6 +15,7 @@ from tests.e2e.rollout import (
     apply,
     at_rest,
     equal,
+    freeze,
     granting,
     operator,
     policy,
@@ -23,12 +24,12 @@ from tests.e2e.rollout import (
     said,
     site,
     stalled,
+    unfreeze,
     whole,
 )
 from tests.e2e.stage import OPERATOR
 
 from gpupartition.kube import (
-    CONFIG_MAPS,
     DAEMON_SETS,
     EVENTS,
     NAMESPACES,
@@ -40,7 +41,6 @@ from gpupartition.kube import (
     Kind,
     NotFound,
 )
-from gpupartition.names import FREEZE_CONFIG_MAP, OPERATOR_NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -457,9 +457,7 @@ async def test_nobody_is_evicted_any_more_when_somebody_says_stop(cluster: Clust
     if how == "Paused":
         await want(cluster, where, rollout={"paused": True}, force=True)
     else:
-        body = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"reason": "a test"}}
-        body["metadata"] = {"name": FREEZE_CONFIG_MAP, "namespace": OPERATOR_NAMESPACE}
-        await cluster.client.create(CONFIG_MAPS, body)
+        await freeze(cluster, "a test")
     await said(cluster, POLICY, "Ready", "False", how)
     await cluster.client.patch(PODS, "bare", {"metadata": {"annotations": {PEACE: None}}}, namespace=where.user)
     await blocked(cluster, "Allocated", pod=f"{where.user}/bare")  # it was looked at, and left alone
@@ -468,7 +466,7 @@ async def test_nobody_is_evicted_any_more_when_somebody_says_stop(cluster: Clust
     if how == "Paused":
         await want(cluster, where, force=True)
     else:
-        await cluster.client.delete(CONFIG_MAPS, FREEZE_CONFIG_MAP, namespace=OPERATOR_NAMESPACE)
+        await unfreeze(cluster)
     await ready(cluster, POLICY)
     assert not await is_there(cluster, where, pod)
 

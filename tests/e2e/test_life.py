@@ -14,8 +14,8 @@ from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually, follow
 from tests.e2e.rollout import Watcher, condition
 from tests.e2e.stage import HALVES, WHOLE, Holder, Stage, gone_from, stage, writes
 
-from gpupartition.kube import CONFIG_MAPS, DAEMON_SETS, NODES, PODS, RESOURCE_CLAIMS, Invalid, NotFound
-from gpupartition.names import FREEZE_CONFIG_MAP, OPERATOR_NAMESPACE, STEP
+from gpupartition.kube import DAEMON_SETS, NODES, PODS, RESOURCE_CLAIMS, Invalid, NotFound
+from gpupartition.names import STEP
 
 if TYPE_CHECKING:
     from tests.e2e.harness import Cluster
@@ -320,22 +320,16 @@ async def test_a_freeze_stops_everything_that_has_not_begun_and_says_why(cluster
     scene = await stage(cluster, 2)
     moving, other = scene.nodes
     await rollout.operator(cluster)
-    freeze = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": FREEZE_CONFIG_MAP, "namespace": OPERATOR_NAMESPACE},
-        "data": {"reason": "the year-end closing runs"},
-    }
     async with Watcher(cluster) as history:
         await halted_in(scene, moving, "Applying")
-        await cluster.client.create(CONFIG_MAPS, freeze)
+        await rollout.freeze(cluster, "the year-end closing runs")
         await rollout.reaches(cluster, moving, "UpToDate")
         policy = await rollout.said(cluster, cluster.name, "Ready", "False", "Frozen")
         await rollout.at_rest(cluster)
     assert "the year-end closing runs" in condition(policy, "Ready")["message"]
     assert history.phases(other) == ["Pending"]
     assert history.assignments(other) == [None]
-    await cluster.client.delete(CONFIG_MAPS, FREEZE_CONFIG_MAP, namespace=OPERATOR_NAMESPACE)
+    await rollout.unfreeze(cluster)
     await rollout.ready(cluster, cluster.name)
     await scene.publishes(HALVES)
 

@@ -1,4 +1,4 @@
-"""The Helm charts follow from what they are made from. What Helm makes of them: tests/e2e/test_helm.py."""
+"""The Helm charts follow from what they are made from. What Helm makes of them: tests/e2e/test_helm_values.py and test_helm.py."""
 
 from __future__ import annotations
 
