@@ -13,6 +13,7 @@ from gpupartition.controller.remembered import Remembered
 from gpupartition.controller.scope import Scope
 from gpupartition.domain.backend import Config, NodeFacts
 from gpupartition.domain.capacity import Stock, by_profile, profiles_of, stock_of
+from gpupartition.domain.pool import FLEET
 from gpupartition.kube import Object
 from gpupartition.kube.pauses import Pauses
 
@@ -77,7 +78,7 @@ def _stock(driver: Driver, slices: Iterable[PackedSlice], claims: Iterable[Objec
     return stock_of(((each.pool, _profiles(each.offered)) for each in slices), claims, driver=driver.driver_name)
 
 
-@lru_cache(maxsize=128)  # the nodes of a fleet offer a few things
+@lru_cache(maxsize=FLEET)
 def _profiles(offered: str) -> Mapping[str, str]:
     return profiles_of(opened(offered).get("devices", ()))
 

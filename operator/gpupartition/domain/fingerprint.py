@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from gpupartition.domain import quantity
-from gpupartition.domain.pool import Device, Pool
+from gpupartition.domain.pool import FLEET, Device, Pool
 
 Json = Mapping[str, Any] | Sequence[Any] | str | int | float | bool | None
 
@@ -45,7 +45,7 @@ def short(whole: str) -> str:
     return whole[:SHORT]
 
 
-@lru_cache(maxsize=128)  # the nodes of a fleet have a few pools
+@lru_cache(maxsize=FLEET)
 def of_pool(pool: Pool) -> str:
     """The whole hash of what a pool offers, however it is split into slices and whatever its generation."""
     return digest({"devices": [_device(d) for d in pool.devices], "counters": pool.counters})

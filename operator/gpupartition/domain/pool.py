@@ -232,11 +232,11 @@ class Pool:
 
 
 _OFFERED: Final = ("sharedCounters", "devices")
-_FLEET: Final = 128
+FLEET: Final = 128
 """The nodes of a fleet have a few pools, and what follows from one pool is worked out once for all that have it."""
 
 
-@lru_cache(maxsize=_FLEET)
+@lru_cache(maxsize=FLEET)
 def _read(generation: int, offered: bytes) -> Pool:
     counters: dict[str, Amounts] = {}
     devices: list[Device] = []
@@ -262,7 +262,7 @@ def _read(generation: int, offered: bytes) -> Pool:
     return Pool(devices=tuple(devices), counters=counters, generation=generation, problem="; ".join(problems[:3]))
 
 
-@lru_cache(maxsize=_FLEET)
+@lru_cache(maxsize=FLEET)
 def _vanishing(now: Pool, then: Pool) -> frozenset[str]:
     if now.by_kind or then.by_kind:
         return now.fewer(then)
@@ -270,13 +270,13 @@ def _vanishing(now: Pool, then: Pool) -> frozenset[str]:
     return frozenset(d.name for d in now.devices if kept.get(d.name) != d.hardware())
 
 
-@lru_cache(maxsize=_FLEET)
+@lru_cache(maxsize=FLEET)
 def _retire(now: Pool, then: Pool) -> Pool:
     gone = now.vanishing(then)
     return now.of([replace(d, retired=True) for d in now.devices if d.name in gone])
 
 
-@lru_cache(maxsize=_FLEET)
+@lru_cache(maxsize=FLEET)
 def _without_retired(pool: Pool) -> tuple[Pool, Pool]:
     retired = pool.of([d for d in pool.devices if d.retired])
     if not retired.devices:
@@ -287,7 +287,7 @@ def _without_retired(pool: Pool) -> tuple[Pool, Pool]:
     return replace(pool, devices=offered, counters=counters), retired
 
 
-@lru_cache(maxsize=_FLEET)
+@lru_cache(maxsize=FLEET)
 def _beside(pool: Pool, stay: Pool) -> Pool:
     kept = tuple(d for d in pool.devices if d.name not in stay.names)
     both = {**pool.counters.get(NODES, {}), **stay.counters.get(NODES, {})}

@@ -13,7 +13,7 @@ from typing import Final
 
 from gpupartition.api.v1alpha1 import Assigned, NodeStateStatus
 from gpupartition.domain.backend import Observation
-from gpupartition.domain.pool import MAX_RECORD, Pool
+from gpupartition.domain.pool import FLEET, MAX_RECORD, Pool
 from gpupartition.domain.tabled import memory_modes
 from gpupartition.domain.wording import few
 
@@ -35,7 +35,7 @@ def possible(state: NodeStateStatus, observed: Observation, to: Pool) -> bool:
     return observed.pool.usable and _go_together(to, stay)
 
 
-@lru_cache(maxsize=128)  # the nodes of a fleet have a few pools
+@lru_cache(maxsize=FLEET)
 def _go_together(to: Pool, stay: Pool) -> bool:
     return len(memory_modes(to, stay)) <= 1 and to.goes_with(stay) and len(stay.to_json()) <= MAX_RECORD
 
