@@ -97,7 +97,10 @@ class AmdDcm(ByLabel):
         )
 
     def way_back(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Config:
-        """The assignment that the node has, or a profile for what it publishes, where that assignment means something else."""
+        """The assignment that the node has, or a profile for what it publishes, where that assignment means something else.
+
+        Raises Refused (NoWayBack) where nothing usable is published, or in modes that cannot be set again.
+        """
         on = _Node.read(facts)
         seen, gpus = on.seen, on.there
         cuts = cuts_now(gpus, seen)

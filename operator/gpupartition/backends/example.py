@@ -99,7 +99,10 @@ class ExampleDriver(OnNode):
         return _variant(base, plugin.set_to(base["spec"]["template"], wanted), cluster)
 
     def way_back(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Config:
-        """The assignment that the node has, or a frozen variant of what its pod runs where that assignment would bring something else."""
+        """The assignment that the node has, or a frozen variant of what its pod runs where that assignment would bring something else.
+
+        Raises Refused (NoWayBack) where nothing says what that is.
+        """
         assignment = label_of(facts.node, LAYOUT)
         base = _spec(driver).daemon_set
         assigned = find(cluster, base.name if assignment is None else variant_name(base.name, assignment))

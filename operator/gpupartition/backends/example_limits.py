@@ -19,7 +19,7 @@ from gpupartition.domain.pool import Device, Pool
 from gpupartition.names import LAYOUT
 
 MEMORY: Final = 80 * 1024**3  # bytes of every GPU that the driver simulates (internal/profiles/gpu/gpu.go, v0.4.0)
-COMPUTE: Final = 100
+COMPUTE: Final = 100  # of which a part has its share, in the same file
 GI: Final = 1024**3
 
 # The API's limits that the driver runs into, because it puts all counter sets into one slice and all devices into another

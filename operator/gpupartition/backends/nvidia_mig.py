@@ -93,7 +93,10 @@ class NvidiaMig(ByLabel):
         )
 
     def way_back(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Config:
-        """The assignment that the node has, or an entry for what it publishes, where that assignment means something else."""
+        """The assignment that the node has, or an entry for what it publishes, where that assignment means something else.
+
+        Raises Refused (NoWayBack) where nothing usable is published.
+        """
         table = known_products(driver, cluster)
         seen, gpus = published(facts.pool(facts.name), table), _gpus(facts)
         if not seen.usable or not seen.devices:

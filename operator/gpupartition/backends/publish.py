@@ -40,7 +40,7 @@ from gpupartition.domain.products import unmatched
 from gpupartition.domain.tabled import Tables
 from gpupartition.tables import amd, mig
 
-MAX_POOL_NAME: Final = 253
+MAX_POOL_NAME: Final = 253  # characters: resource/v1 PoolNameMaxLength
 TAINTS, SKIPPED = ".taints", "skipNodeOperations"  # in the path of a field
 
 _GROUPS: Final = TypeAdapter(Sequence[GpuGroup])
@@ -160,7 +160,10 @@ class Publish:
         return _offered_once(pool, slices.unopened()) if isinstance(slices, Kept) else _offered(pool, slices)
 
     def way_back(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Config:  # noqa: ARG002
-        """The pool as it is, whoever wrote it. A pool that the scheduler cannot use says nothing about what should be there."""
+        """The pool as it is, whoever wrote it.
+
+        Raises Refused (NoWayBack) for one that the scheduler cannot use: it says nothing about what should be there.
+        """
         pool, _ = Pool.read(self._present(driver, facts)).without_retired()
         if not pool.usable:
             raise Refused(

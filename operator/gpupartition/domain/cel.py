@@ -53,7 +53,7 @@ def program(text: str, functions: Mapping[str, Any], prepare: Callable[[Any], No
 
 
 def matches(text: str, pattern: str) -> bool:
-    """Whether the pattern is found in the text, by the rules of RE2."""
+    """Whether the pattern is found in the text, by the rules of RE2. Raises ValueError for a pattern that is none."""
     return bool(function("self.text.matches(self.pattern)")({"text": text, "pattern": pattern}))
 
 

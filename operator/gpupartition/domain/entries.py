@@ -60,7 +60,7 @@ class Document:
             return None
 
     def with_entry(self, config_map: Object | None, key: str, content: Any, now: datetime) -> dict[str, Any]:
-        """The ConfigMap with this entry, which is in use from now on."""
+        """The ConfigMap with this entry, which is in use from now on. Raises Unreadable where its file is none."""
         stamp = _stamps(config_map).get(key, {})
         parsed = self._parsed(config_map)
         same = key in parsed[self.under] and parsed[self.under][key] == content
@@ -72,14 +72,14 @@ class Document:
         return self._body(config_map, None if same else parsed, stamps)
 
     def without(self, config_map: Object, keys: Collection[str], now: datetime) -> dict[str, Any]:
-        """The ConfigMap without these entries."""
+        """The ConfigMap without these entries. Raises Unreadable where its file is none."""
         parsed = self._parsed(config_map)
         parsed[self.under] = {k: v for k, v in parsed[self.under].items() if k not in keys}
         stamps = {k: v for k, v in _stamps(config_map).items() if k not in keys}
         return self._body(config_map, parsed, stamps | ({_EDITED: {"written": now.isoformat()}} if self.reruns else {}))
 
     def ours(self, config_map: Object) -> Collection[str]:
-        """Keys of the entries that this operator wrote."""
+        """Keys of the entries that this operator wrote. Raises Unreadable where the file is none."""
         return self.read(config_map).keys() & _stamps(config_map).keys()
 
     def _parsed(self, config_map: Object | None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-INT64_MAX: Final = 2**63 - 1
+INT64_MAX: Final = 2**63 - 1  # what the API counts with
 
 _GRAMMAR: Final = re.compile(r"([+-]?)([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,3})?", re.ASCII)
 _BINARY: Final = {f"{letter}i": Fraction(1024) ** power for power, letter in enumerate("KMGTPE", start=1)}
@@ -39,7 +39,10 @@ def parse(text: str) -> int:
 
 
 def capped(text: str) -> int:
-    """The same of what others publish: API servers keep amounts that no device has, and such a one is the largest that there can be."""
+    """The same of what others publish: API servers keep amounts that no device has, and such a one is the largest that there can be.
+
+    Raises ValueError for what is no quantity.
+    """
     try:
         return parse(text)
     except ValueError:

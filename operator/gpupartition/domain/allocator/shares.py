@@ -24,7 +24,7 @@ Consumed = Mapping[str, Amount]
 
 @lru_cache(maxsize=4096)  # a cluster says the same few amounts hundreds of thousands of times
 def amount_of(text: str) -> Amount:
-    """A quantity, exactly: a whole number where it is one."""
+    """A quantity, exactly: a whole number where it is one. Raises ValueError for what is none."""
     return _plain(quantity.exact(text))
 
 
