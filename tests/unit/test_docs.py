@@ -33,6 +33,19 @@ def test_the_architecture_page_shows_the_phase_table_as_it_is() -> None:
     assert phase_table.written(page) == page, "run `python -m tests.unit.phase_table`, then look at what has changed"
 
 
+UNTOLD = {"domain/objects.py", "domain/wording.py"}  # words, and no answer to any question
+
+
+def test_the_architecture_page_names_each_module_and_none_that_is_not_there() -> None:
+    named = set(re.findall(r"([\w/]+\.py)", phase_table.PAGE.read_text(encoding="utf-8")))
+    source = ROOT / "operator/gpupartition"
+    modules = {str(file.relative_to(source)) for file in source.rglob("*.py") if not file.stem.startswith("__")}
+    told = {module for module in modules if {module, module.rpartition("/")[2]} & named}
+    short = {module.rpartition("/")[2] for module in modules}
+    assert {name for name in named - short if not ((source / name).exists() or (ROOT / name).exists())} == set()
+    assert modules - told == {f"cli/{command}.py" for command in COMMANDS} - told | UNTOLD
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
