@@ -36,6 +36,7 @@ from gpupartition.kube import (
     Client,
     Kind,
     NotFound,
+    NotServed,
     Object,
     TooManyRequests,
     Unreachable,
@@ -54,7 +55,7 @@ NODE_STATES: Final = Kind(API_VERSION, "gpupartitionnodestates", namespaced=Fals
 
 async def taint_rules(client: Client) -> list[Object]:
     """All DeviceTaintRules; none where the API server does not serve them, as by default on Kubernetes 1.36."""
-    with contextlib.suppress(NotFound):
+    with contextlib.suppress(NotServed):
         return (await client.list(DEVICE_TAINT_RULES)).items
     return []
 
@@ -338,7 +339,7 @@ class Cluster:
         for program in self.operators:
             await program.stop()
         for kind in (POLICIES, NODE_STATES, DRIVERS):
-            with contextlib.suppress(NotFound):  # the CRDs are installed by the tests that need them
+            with contextlib.suppress(NotServed):  # the CRDs are installed by the tests that need them
                 for each in (await self.client.list(kind)).items:
                     await self._remove(kind, each["metadata"]["name"])
         for kind, label in ((CONFIG_MAPS, GROUP), (DAEMON_SETS, GROUP)):

@@ -28,7 +28,7 @@ from gpupartition.kube import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Kind,
-    NotFound,
+    NotServed,
 )
 from gpupartition.names import API_VERSION, CORDONED, FREEZE_CONFIG_MAP, FULL_NODE_NAME, OPERATOR_NAMESPACE
 
@@ -437,7 +437,7 @@ class Watcher:
         for kind in self._kinds:
             try:
                 listing = await self._client.list(kind)
-            except NotFound:
+            except NotServed:
                 self._kinds = tuple(each for each in self._kinds if each is not kind)  # not served: there are none
                 continue
             self._before += [_change(kind, "ADDED", body) for body in listing.items if self._is_mine(body)]

@@ -13,7 +13,7 @@ from gpupartition.cli import check
 from gpupartition.cli.paint import rendered
 from gpupartition.controller.records import DRIVERS
 from gpupartition.kinds import NODE_STATES, POLICIES
-from gpupartition.kube import DEVICE_TAINT_RULES, RESOURCE_SLICES, Forbidden, Kind, NotFound, Object
+from gpupartition.kube import DEVICE_TAINT_RULES, RESOURCE_SLICES, Forbidden, Kind, NotServed, Object
 from gpupartition.names import API_VERSION
 from gpupartition.settings import Settings
 
@@ -40,7 +40,7 @@ class Server(Fleet):
             return {"gitVersion": self.version}
         api_version = path.removeprefix("/apis/")
         if api_version not in self.served:
-            raise NotFound(f"GET {path}", 404, "NotFound", "the server could not find the requested resource")
+            raise NotServed(f"GET {path}", 404, "NotFound", "the server could not find the requested resource")
         return {"resources": [{"name": name} for name in self.served[api_version]]}
 
     async def create(self, kind: Kind, body: Object, *, dry_run: bool) -> Object:

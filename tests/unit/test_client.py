@@ -22,6 +22,7 @@ from gpupartition.kube import (
     Forbidden,
     Gone,
     Invalid,
+    NotServed,
     TooManyRequests,
     Unreachable,
 )
@@ -168,6 +169,15 @@ async def test_an_error_says_in_one_line_what_was_asked_for_and_why_not(
         await client.patch(PODS, "web", [], namespace="default", subresource="status")
     assert str(caught.value) == f"patch pods/status default/web: {status} Because: Pod is bad (spec.x: must be 1)"
     assert caught.value.causes == [("spec.x", "must be 1")]
+
+
+async def test_a_server_without_the_kind_says_nothing_of_its_objects(client: Client, server: Scripted) -> None:
+    server.will_answer(refusal(404, "NotFound", "nodes n not found", name="n", kind="nodes"))
+    assert await client.find(NODES, "n") is None
+    for answer in (refusal(404, "NotFound", "no such resource"), Answer("404 page not found", 404)):
+        server.will_answer(answer)
+        with pytest.raises(NotServed):
+            await client.find(NODES, "n")
 
 
 async def test_a_page_of_some_proxy_is_quoted_but_not_endlessly(client: Client, server: Scripted) -> None:

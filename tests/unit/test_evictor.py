@@ -38,7 +38,7 @@ READING: Final = cast(
         world=replace(world(holders=[replace(holder(), pods=("team/web",))], drain=EVICT), occupants=(POD,)),
     ),
 )
-ABSENT: Final = refusal(404, "NotFound", "it is not there")
+ABSENT: Final = refusal(404, "NotFound", "it is not there", name="web")
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def causes(*reasons: str) -> dict[str, Any]:
     ("answers", "reason", "named"),
     [
         ([Answer({}, 201)], "", ()),
-        ([refusal(404, "NotFound", "gone")], "", ()),
+        ([ABSENT], "", ()),
         ([refusal(409, "Conflict", "another uid")], "", ()),
         ([refusal(429, "TooManyRequests", "no", **causes("DisruptionBudget")), budgets("one")], "EvictionBlocked", ("team/one",)),
         ([refusal(500, "InternalError", "more than one"), budgets("one", "two")], "EvictionBlocked", ("team/one", "team/two")),

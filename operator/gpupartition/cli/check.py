@@ -241,11 +241,11 @@ def _deleted(name: str, says: str) -> Found:
 
 async def _resources(client: Client, api_version: str) -> frozenset[str]:
     """Plurals of what is served in a version of a group."""
-    from gpupartition.kube import NotFound
+    from gpupartition.kube import NotServed
 
     try:
         told = await client.raw("GET", f"/apis/{api_version}")
-    except NotFound:
+    except NotServed:
         return frozenset()
     return frozenset(each["name"] for each in told["resources"])
 

@@ -10,7 +10,7 @@ from typing import Any
 from kubernetes.aio.config import ConfigException
 
 from gpupartition.cli.options import FOUND, OK, complain, tell, unwritten
-from gpupartition.kube import ApiError, Client, Forbidden, NotFound, Object
+from gpupartition.kube import ApiError, Client, Forbidden, NotServed, Object
 
 Answer = tuple[str, Collection[str]]
 """What is printed, and what was found of what --fail-on can name."""
@@ -42,7 +42,7 @@ async def taint_rules(client: Client) -> Sequence[Object]:
     for kind in TAINT_RULES:
         try:
             return (await client.list(kind)).items
-        except NotFound:
+        except NotServed:
             continue
     return ()
 
@@ -50,7 +50,7 @@ async def taint_rules(client: Client) -> Sequence[Object]:
 def _explain(error: ApiError) -> str:
     if isinstance(error, Forbidden):
         return f"{error}; grant the right: bind {_role(error)} to this account"
-    if isinstance(error, NotFound):
+    if isinstance(error, NotServed):
         return f"{error}; install the CRDs first: kubectl apply -k crds"
     if error.status == 0:
         return f"{error}; is the cluster up, and is this the right kubeconfig and context?"

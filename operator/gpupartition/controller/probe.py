@@ -12,7 +12,7 @@ from gpupartition.api.v1alpha1 import Drain, DrainMode, DriverSpec, NodeOperatio
 from gpupartition.backends import probe as slices
 from gpupartition.domain.backend import Problem, Turn
 from gpupartition.domain.quiesce import TAINTS, chosen
-from gpupartition.kube import DEVICE_TAINT_RULES, RESOURCE_SLICES, ApiError, Client, Kind, NotFound
+from gpupartition.kube import DEVICE_TAINT_RULES, RESOURCE_SLICES, ApiError, Client, Kind, NotServed
 
 # Of the same shape; Kubernetes 1.36 has them, where they are switched on, in the second version alone.
 TAINT_RULES: Final = (DEVICE_TAINT_RULES, replace(DEVICE_TAINT_RULES, api_version="resource.k8s.io/v1beta2"))
@@ -65,7 +65,7 @@ class Probe:
         for kind in kinds:
             try:
                 answer = await self._client.raw("GET", f"/apis/{kind.api_version}")
-            except NotFound:
+            except NotServed:
                 continue
             if any(r["name"] == kind.plural for r in answer["resources"]):
                 return kind

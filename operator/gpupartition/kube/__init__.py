@@ -8,6 +8,7 @@ from gpupartition.kube.errors import (
     Gone,
     Invalid,
     NotFound,
+    NotServed,
     TooManyRequests,
     Unreachable,
 )
@@ -73,6 +74,7 @@ __all__ = [
     "Kind",
     "Listing",
     "NotFound",
+    "NotServed",
     "Object",
     "TooManyRequests",
     "Unreachable",

@@ -3,7 +3,8 @@
 ApiError
 ├── Unreachable      no answer: refused, reset, cut, timed out
 ├── Forbidden        403  our role lacks a right, or an admission policy said no
-├── NotFound         404
+├── NotFound         404  no such object
+├── NotServed        404  no such kind, at this server at least
 ├── Conflict         409  somebody wrote first, or a precondition did not hold, or it exists already
 ├── Gone             410  this resourceVersion (or continue token) is too old: list again
 ├── Invalid          422  the object breaks its schema or its rules
@@ -39,9 +40,10 @@ class ApiError(Exception):
         self.details = details or {}
         super().__init__(what, status, reason, self.message)
 
-    def __init_subclass__(cls, *, status: int) -> None:
+    def __init_subclass__(cls, *, status: int | None = None) -> None:
         super().__init_subclass__()
-        ApiError._by_status[status] = cls
+        if status is not None:
+            ApiError._by_status[status] = cls
 
     def __str__(self) -> str:
         code = f"{self.status} " if self.status else ""
@@ -63,7 +65,10 @@ class ApiError(Exception):
             except ValueError:
                 answer = None
         kind = cls._by_status.get(status, ApiError)
-        if isinstance(answer, dict) and answer.get("kind") == "Status":
+        is_status = isinstance(answer, dict) and answer.get("kind") == "Status"
+        if kind is NotFound and not (is_status and (answer.get("details") or {}).get("name")):
+            kind = NotServed
+        if is_status:
             reason = answer.get("reason") or kind.__name__
             return kind(what, status, reason, answer.get("message") or reason, answer.get("details"))
         return kind(what, status, kind.__name__, str(body)[:_LONGEST_BODY] or "an empty answer")
@@ -78,7 +83,11 @@ class Forbidden(ApiError, status=403):
 
 
 class NotFound(ApiError, status=404):
-    """No such object, or no such resource."""
+    """No such object: its name stands in `details`."""
+
+
+class NotServed(ApiError):
+    """No such kind, at this server. That says nothing of its objects: another server behind the same address may have them."""
 
 
 class Conflict(ApiError, status=409):

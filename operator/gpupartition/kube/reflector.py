@@ -12,7 +12,7 @@ import random
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from gpupartition.kube.errors import ApiError, Forbidden, Gone, NotFound
+from gpupartition.kube.errors import ApiError, Forbidden, Gone, NotServed
 from gpupartition.kube.pauses import Pauses
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Reflector(Generic[T]):
                 log.warning(
                     "%s (%s; trying again)",
                     error,
-                    _NOT_SERVED if isinstance(error, NotFound) else "the copy may be old",
+                    _NOT_SERVED if isinstance(error, NotServed) else "the copy may be old",
                 )
                 self.trouble = error
                 if isinstance(error, Forbidden):
