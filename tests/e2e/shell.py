@@ -99,3 +99,13 @@ async def account_of(cluster: Cluster, name: str) -> Path:
     await cluster.create(CLUSTER_ROLE_BINDINGS, binding)
     token = await cluster.controlplane.token(namespace, name)
     return await asyncio.to_thread(cluster.controlplane.parts.write_kubeconfig, namespace, token)
+
+
+def only_read(cluster: Cluster, name: str) -> bool:
+    """Whether an account of `account_of` has asked for something, for nothing but to read, and was never refused.
+
+    404: taint rules are looked for in each version, and Kubernetes 1.36 serves none.
+    """
+    asked = cluster.audit(user=f"system:serviceaccount:{cluster.name}-{name}:{name}")
+    answers = {(each["verb"], each["responseStatus"]["code"]) for each in asked}
+    return bool(answers) and answers <= {(verb, code) for verb in ("get", "list") for code in (200, 404)}

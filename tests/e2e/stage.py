@@ -17,7 +17,7 @@ from gpupartition.kube import (
     RESOURCE_SLICES,
     Invalid,
 )
-from gpupartition.names import LAYOUT, TAINT_KEY
+from gpupartition.names import CORDONED, LAYOUT, TAINT_KEY
 
 if TYPE_CHECKING:
     from tests.e2e.harness import BaseDriver, Cluster
@@ -59,6 +59,15 @@ class Stage:
         """The node's DeviceTaintRule."""
         rules = await taint_rules(self.cluster.client)
         return next((r for r in rules if r["spec"]["deviceSelector"].get("pool") == node), None)
+
+    async def closed_by(self, node: str) -> str:
+        """What keeps new claims off a node, as it stands: the operator's rule, or its cordon where there are no rules; "": nothing."""
+        rule = await self.rule(node)
+        if rule is not None and rule["spec"]["taint"]["effect"] == "NoSchedule":
+            return f"rule {rule['metadata']['uid']} {rule['metadata']['generation']}"
+        body = await self.cluster.client.get(NODES, node)
+        token = body["metadata"].get("annotations", {}).get(CORDONED)
+        return f"cordon {token}" if token is not None and body["spec"].get("unschedulable") else ""
 
     async def in_flight(self) -> list[str]:
         """The nodes in the driver's ledger; none where the driver is gone."""

@@ -20,7 +20,7 @@ from tests.e2e.harness import NODE_STATES, POLICIES, eventually, follow
 from tests.e2e.stage import HALVES, WHOLE, Stage, stage, writes
 
 from gpupartition.kube import NODES, PODS
-from gpupartition.names import STEP
+from gpupartition.names import CORDONED, STEP
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -90,10 +90,16 @@ async def nothing_happened_twice(scene: Stage, history: Watcher, *newcomers: str
     await history.caught_up()
     assert history.most_unavailable() == 1
     for node in nodes:
-        steps = {c.body["metadata"].get("annotations", {}).get(STEP) for c in history.changes(NODES, node)} - {None}
-        assert len(writes(scene.cluster, "nodes", name=node)) == len(steps)
+        steps, cordons = (marks(history, node, key) for key in (STEP, CORDONED))
+        assert len(writes(scene.cluster, "nodes", name=node)) == len(steps) + len(cordons)
         # The base's pod at first, and one for each assignment after that.
         assert len(driver_pods(history, node)) == len(history.assignments(node))
+
+
+def marks(history: Watcher, node: str, key: str) -> set[str]:
+    """The values that an annotation of a node took; each of the operator's own marks one write."""
+    notes = (change.body["metadata"].get("annotations", {}) for change in history.changes(NODES, node))
+    return {each[key] for each in notes if key in each}
 
 
 def driver_pods(history: Watcher, node: str) -> set[str]:

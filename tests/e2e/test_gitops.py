@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 import yaml
-from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually
+from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually, taint_rules
 from tests.e2e.rollout import (
     Watcher,
     apply,
@@ -289,7 +289,7 @@ async def test_an_installation_that_is_not_as_it_must_be_is_named_with_its_fix(c
     await apply(cluster, policy("refused", where.driver, equal(2)))
     refused(await stalled(cluster, "refused", reason), reason, words)
     assert await phases(cluster) == {}
-    assert (await cluster.client.list(DEVICE_TAINT_RULES)).items == []
+    assert await taint_rules(cluster.client) == []
     await eventually(lambda: driver_says(cluster, where.driver, "False", reason))
 
 

@@ -72,7 +72,7 @@ async def test_a_node_that_is_not_ready_waits_closed_without_a_clock_until_it_is
     await rollout.reaches(cluster, node, "Verifying")
     policy = await rollout.said(cluster, cluster.name, "Ready", "False", "NodeRecovering")
     assert f"node {node}: is not Ready" in condition(policy, "Ready")["message"]
-    assert await scene.rule(node) is not None
+    assert await scene.closed_by(node)
     assert await scene.in_flight() == [node]
     await cluster.kubelet_starts(node)
     await rollout.ready(cluster, cluster.name)
@@ -104,7 +104,7 @@ async def test_a_node_that_does_not_come_back_with_its_layout_fails_is_never_rol
         await cluster.kubelet_starts(node, rebooted=True)
         policy = await rollout.stalled(cluster, cluster.name, "RolloutHalted")
         assert "1 of 24 devices are missing" in condition(policy, "Stalled")["message"]
-        assert await scene.rule(node) is not None
+        assert await scene.closed_by(node)
         await rollout.fault(cluster, node, None)
         await rollout.ready(cluster, cluster.name)
         await rollout.at_rest(cluster)
@@ -330,7 +330,7 @@ async def test_a_node_that_cannot_be_brought_back_is_let_go_when_somebody_says_s
     notes = (await cluster.client.get(NODES, node))["metadata"].get("annotations", {})
     assert not {ABANDON, STEP} & notes.keys(), "it was asked once"
     assert await rollout.records(cluster) == {}
-    assert await scene.rule(node) is None
+    assert not await scene.closed_by(node)
     assert await scene.in_flight() == []
 
 

@@ -84,7 +84,7 @@ async def test_with_halt_a_failed_node_is_left_as_it_is_closed_until_somebody_as
     assert "1 of 24 devices are missing" in record["status"]["message"]
     assert "RollingBack" not in history.phases(failing)
     assert await scene.layout(failing) == record["status"]["target"]["assignment"]
-    assert await scene.rule(failing) is not None
+    assert await scene.closed_by(failing)
     assert await scene.in_flight() == [failing]
     assert history.assignments(other) == [None]
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 from testbed.controlplane import ControlPlane, Shape
 from tests.e2e import harness, rollout
-from tests.e2e.harness import DRIVERS, NODE_STATES
+from tests.e2e.harness import DRIVERS, NODE_STATES, taint_rules
 from tests.e2e.publishing import FULL, PART, POLICY, gpus, profile, site
 from tests.e2e.rollout import condition, equal, ready, stalled, whole
 
-from gpupartition.kube import DEVICE_TAINT_RULES, NODES, RESOURCE_SLICES
+from gpupartition.kube import NODES, RESOURCE_SLICES
 from gpupartition.names import API_VERSION
 
 if TYPE_CHECKING:
@@ -154,8 +154,9 @@ async def test_a_server_that_drops_counters_gets_no_slice_and_the_policy_says_wh
         accepted = condition(refused, "Accepted")
         assert (accepted["status"], accepted["reason"]) == ("False", "FeatureGateOff")
         assert "DRAPartitionableDevices" in accepted["message"]
-        for kind in (RESOURCE_SLICES, NODE_STATES, DEVICE_TAINT_RULES):
+        for kind in (RESOURCE_SLICES, NODE_STATES):
             assert (await cluster.client.list(kind)).items == []
+        assert await taint_rules(cluster.client) == []
 
 
 async def test_a_driver_name_under_which_somebody_else_publishes_is_refused(cluster: Cluster) -> None:
