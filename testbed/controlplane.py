@@ -34,7 +34,7 @@ from gpupartition.kube import (
 )
 from gpupartition.names import OPERATOR_NAMESPACE
 from testbed import components, nodes, ports
-from testbed.build import Builder, cache_folder
+from testbed.build import Builder, cache_folder, control_plane
 from testbed.programs import POLL_SECONDS, Program, TestbedError, leashed
 from testbed.progress import Progress
 
@@ -106,8 +106,7 @@ class ControlPlane:
         """
         if (self.files.root / "etcd").exists():
             raise TestbedError(f"{self.files.root} belongs to an earlier testbed: choose a folder that is empty or new")
-        builder = Builder(cache=self._cache, progress=self._progress, env=os.environ)
-        binaries = await builder.tools()
+        binaries = await self._builder().tools()
         began = time.monotonic()
         try:
             await self._start(binaries)
@@ -136,10 +135,15 @@ class ControlPlane:
         await program.start()
         await program.until(self._ready[name], within=START_SECONDS)
 
-    async def second_apiserver(self, feature_gates: str = "", *, runtime_config: str = "") -> Path:
-        """Start one more API server on the same etcd with other gates and APIs; returns its administrator's kubeconfig."""
+    async def second_apiserver(self, feature_gates: str = "", *, runtime_config: str = "", of: str = "") -> Path:
+        """Start one more API server on the same etcd with other gates and APIs; returns its administrator's kubeconfig.
+
+        `of` another release, as while a control plane is upgraded server by server.
+        """
         port = self._ports.take()
         command = self.parts.apiserver(port=port, feature_gates=feature_gates, runtime_config=runtime_config)
+        if of:
+            (command[0],) = (await self._builder().tools([control_plane(of)["kube-apiserver"]])).values()
         await self._run(f"kube-apiserver-{port}", command, partial(self._answers, f"https://127.0.0.1:{port}/readyz"))
         kubeconfig = yaml.safe_load(self.kubeconfig.read_text())
         kubeconfig["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"
@@ -223,6 +227,9 @@ class ControlPlane:
             tasks.create_task(self._furnish())
         async with self._progress.step(f"{self.shape.nodes} nodes with {self.shape.gpus} GPUs each"):
             await self._until_furnished()
+
+    def _builder(self) -> Builder:
+        return Builder(cache=self._cache, progress=self._progress, env=os.environ)
 
     async def _run(
         self,

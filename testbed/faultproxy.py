@@ -5,6 +5,8 @@
         proxy.rules = ()        # the line is mended: nothing is injected any more
         await proxy.delivered() # and no write is under way any more
 
+With `also` it stands before several API servers of one cluster, as a load balancer does, and each request goes to any of them.
+
 A rule is data: what is injected, into which requests, how often. For each request the rules are asked in order, and the first that strikes is
 used; whether it strikes is drawn from the seed. `log` says what was injected, into what.
 
@@ -30,6 +32,7 @@ import random
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import aiohttp
@@ -119,7 +122,12 @@ class Injected:
 class FaultProxy:
     """Carries requests from a free port of the loopback to the server of a kubeconfig, under its account."""
 
-    def __init__(self, kubeconfig: Path, folder: Path, *, seed: int, rules: Sequence[Rule] = ()) -> None:
+    def __init__(
+        self, kubeconfig: Path, folder: Path, *, seed: int, rules: Sequence[Rule] = (), also: Sequence[Path] = ()
+    ) -> None:
+        """`also` are kubeconfigs of further servers of the same cluster, which take the account of the first."""
+        self.also: Sequence[Path] = also
+        """May be changed at any time, as the rules may."""
         self.rules: Sequence[Rule] = rules
         """In force from now on; may be changed at any time. Watches that are open keep what they were dealt."""
         self.log: list[Injected] = []
@@ -127,6 +135,7 @@ class FaultProxy:
         """For clients: the same account, at this end of the line."""
         self._to = kubeconfig
         self._chance = random.Random(seed)  # noqa: S311 - keeps no secret, and can be replayed
+        self._turn = random.Random(seed)  # noqa: S311 - of its own, so that it changes nothing of what is dealt
         self._requests = 0
         self._late: set[asyncio.Task[None]] = set()
         self._way_in: AbstractAsyncContextManager[Credentials] = credentials(kubeconfig)
@@ -207,6 +216,9 @@ class FaultProxy:
 
     # ------------------------------------------------------------------------------------------------------- to the server
 
+    def _url(self, request: web.Request) -> str:
+        return self._turn.choice([self._server, *map(_server, self.also)]) + request.path_qs
+
     async def _deliver(self, request: web.Request, body: bytes, after: float) -> None:
         await asyncio.sleep(after)
         try:
@@ -218,16 +230,14 @@ class FaultProxy:
 
     async def _ask(self, request: web.Request, body: bytes) -> tuple[int, dict[str, str], bytes]:
         async with self._session.request(
-            request.method, self._server + request.path_qs, headers=_headers(request.headers), data=body or None
+            request.method, self._url(request), headers=_headers(request.headers), data=body or None
         ) as answer:
             return answer.status, _headers(answer.headers), await answer.read()
 
     async def _stream(self, request: web.Request, injury: Injury | None, seconds: float) -> web.StreamResponse:
         """Pass a watch on, line by line, until its end or ours."""
         forever = aiohttp.ClientTimeout(total=None)
-        async with self._session.get(
-            self._server + request.path_qs, headers=_headers(request.headers), timeout=forever
-        ) as answer:
+        async with self._session.get(self._url(request), headers=_headers(request.headers), timeout=forever) as answer:
             if answer.status >= 400:
                 return web.Response(status=answer.status, headers=_headers(answer.headers), body=await answer.read())
             ours = web.StreamResponse(status=answer.status, headers=_headers(answer.headers))
@@ -250,6 +260,11 @@ def kind_of(request: web.Request) -> To:
     if request.method not in READS:
         return To.WRITES
     return To.WATCHES if request.query.get("watch") in {"true", "1"} else To.READS
+
+
+@lru_cache
+def _server(kubeconfig: Path) -> str:
+    return str(yaml.safe_load(kubeconfig.read_text())["clusters"][0]["cluster"]["server"])
 
 
 def _refusal(injury: Injury) -> web.Response:

@@ -16,6 +16,7 @@ from gpupartition.names import API_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from testbed.programs import Program
     from tests.e2e.harness import Cluster
@@ -127,10 +128,11 @@ async def site(
     nodes: int = 1,
     inventory: Object | None = None,
     live: bool = True,
+    kubeconfig: Path | None = None,
     **seconds: float,
 ) -> Site:
-    """Make nodes with these GPUs, a driver name for them, and an operator that waits for so many seconds."""
-    program = await operator(cluster, **seconds)
+    """Make nodes with these GPUs, a driver name for them, and an operator (with this kubeconfig) that waits for so many seconds."""
+    program = await operator(cluster, kubeconfig, **seconds)
     own = Site(
         cluster=cluster,
         driver=await device_class(cluster, f"{cluster.name}.publish.example"),

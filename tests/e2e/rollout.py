@@ -27,6 +27,7 @@ from gpupartition.kube import (
     PODS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
+    Gone,
     Kind,
     NotServed,
 )
@@ -34,12 +35,13 @@ from gpupartition.names import API_VERSION, CORDONED, FREEZE_CONFIG_MAP, FULL_NO
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
+    from pathlib import Path
     from types import TracebackType
 
     from testbed.programs import Program
     from tests.e2e.harness import BaseDriver, Cluster
 
-    from gpupartition.kube import Object
+    from gpupartition.kube import Listing, Object
 
 AT_REST: Final = frozenset({Phase.PENDING, Phase.UP_TO_DATE, Phase.ROLLED_BACK, Phase.SKIPPED})
 
@@ -59,9 +61,10 @@ def fast(**seconds: float) -> dict[str, str]:
 FAST: Final[Mapping[str, str]] = fast()
 
 
-async def operator(cluster: Cluster, **seconds: float) -> Program:
+async def operator(cluster: Cluster, kubeconfig: Path | None = None, /, **seconds: float) -> Program:
     """Start an operator that waits briefly; it answers on a port of its own. Waits until it has read everything."""
-    program = await cluster.start_operator(env=fast(**seconds))
+    other = ("--kubeconfig", str(kubeconfig)) if kubeconfig else ()
+    program = await cluster.start_operator(*other, env=fast(**seconds))
     await eventually(lambda: asks(program, "/readyz"))
     return program
 
@@ -462,18 +465,21 @@ class Watcher:
             for task in self._tasks:
                 if task.done():
                     task.result()
-            latest = {each.key: each for each in self._before + self._in_order()}
-            recorded = {key: each.version for key, each in latest.items() if each.what != "DELETED"}
-            real = {
-                _change(kind, "ADDED", body).key: int(body["metadata"]["resourceVersion"])
-                for kind in self._kinds
-                for body in (await self._client.list(kind)).items
-                if self._is_mine(body)
-            }
-            assert recorded == real
+            for kind in self._kinds:
+                assert self._recorded(kind) == self._mine(kind, await self._client.list(kind))
             return True
 
         await eventually(look)
+
+    def _recorded(self, kind: Kind) -> dict[tuple[Kind, str, str], int]:
+        """The version of every object of a kind, as far as it was recorded."""
+        latest = {each.key: each for each in self._before + self._in_order() if each.kind is kind}
+        return {key: each.version for key, each in latest.items() if each.what != "DELETED"}
+
+    def _mine(self, kind: Kind, listing: Listing) -> dict[tuple[Kind, str, str], int]:
+        """The same of those of a listing that are of this test."""
+        found = [_change(kind, "ADDED", body) for body in listing.items if self._is_mine(body)]
+        return {each.key: each.version for each in found}
 
     def changes(self, kind: Kind, name: str = "") -> list[Change]:
         """The changes of a kind (of one object), in their true order; without what was there before."""
@@ -549,9 +555,17 @@ class Watcher:
         return of == self._test or of.startswith(f"{self._test}-") or of in {"default", DRIVER_NAMESPACE}
 
     async def _watch(self, kind: Kind, version: str) -> None:
-        async for what, body in follow(self._client, kind, version):
-            if self._is_mine(body):
-                self._changes.append(_change(kind, what, body))
+        while True:
+            try:
+                async for what, body in follow(self._client, kind, version):
+                    if self._is_mine(body):
+                        self._changes.append(_change(kind, what, body))
+            except Gone:
+                # A server that begins to serve a kind anew, as when another one has touched its CRD, knows nothing of what was before.
+                listing = await self._client.list(kind)
+                if self._mine(kind, listing) != self._recorded(kind):
+                    raise
+                version = listing.resource_version
 
 
 def _change(kind: Kind, what: str, body: Object) -> Change:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 WHOLE: Final = 8  # devices that a node with 8 GPUs publishes
 HALVES: Final = 24  # each GPU's two halves, and itself
 
+CLOSED: Final = frozenset({"Draining", "Applying", "Verifying", "RollingBack", "Failed"})
+"""The phases in which a node must be closed to new claims."""
+
 OPERATOR: Final = "system:serviceaccount:gpupartition-system:gpupartition"
 
 
@@ -169,6 +172,14 @@ def writes(cluster: Cluster, *resources: str, name: str = "") -> list[dict[str, 
         and (not resources or each["objectRef"]["resource"] in resources)
         and name in {"", each["objectRef"].get("name", "")}
     ]
+
+
+def closed_while_at_work(history: rollout.Watcher) -> None:
+    """At every instant a node in a phase in which it must be closed was unschedulable, and in the operator's name."""
+    for now in history.instants():
+        phases = now.phases()
+        at_work = {name for name, phase in phases.items() if phase in CLOSED}
+        assert at_work <= now.quiesced(), (phases, now.quiesced(), now.change and now.change.key)
 
 
 async def gone_from(scene: Stage, *nodes: str) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import asynccontextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-import yaml
 from tests.e2e import rollout
 from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually
 from tests.e2e.rollout import Watcher
-from tests.e2e.stage import HALVES, Stage, gone_from, stage
+from tests.e2e.servers import served_by
+from tests.e2e.stage import CLOSED, HALVES, Stage, closed_while_at_work, gone_from, stage
 
 from gpupartition.kube import DEVICE_TAINT_RULES, NODES
 from gpupartition.names import CORDONED
@@ -22,45 +20,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from testbed.controlplane import ControlPlane
-    from testbed.programs import Program
     from tests.e2e.harness import Cluster
 
     from gpupartition.kube import Object
 
-CLOSED: Final = {"Draining", "Applying", "Verifying", "RollingBack", "Failed"}
 ONE_BY_ONE: Final = {"maxUnavailable": 1}
 WAIT: Final = {"drain": {"mode": "Wait"}}
-
-
-@asynccontextmanager
-async def served_by(controlplane: ControlPlane, runtime_config: str) -> AsyncIterator[Path]:
-    """One more API server, which serves other APIs; gives a kubeconfig of the operator for it."""
-    operator = await controlplane.install_operator()
-    before = set(controlplane.programs)
-    admin = await controlplane.second_apiserver(runtime_config=runtime_config)
-    (name,) = set(controlplane.programs) - before
-    config: Object = yaml.safe_load(await asyncio.to_thread(operator.read_text))
-    config["clusters"] = yaml.safe_load(await asyncio.to_thread(admin.read_text))["clusters"]
-    path = admin.with_name(f"operator-{admin.name}")
-    path.touch(mode=0o600)
-    path.write_text(yaml.safe_dump(config))
-    try:
-        yield path
-    finally:
-        await controlplane.programs.pop(name).kill()
 
 
 @pytest.fixture(scope="module")
 async def without_rules(controlplane: ControlPlane) -> AsyncIterator[Path]:
     """As on Kubernetes 1.36: no DeviceTaintRules."""
-    async with served_by(controlplane, "resource.k8s.io/v1/devicetaintrules=false") as kubeconfig:
+    async with served_by(controlplane, runtime_config="resource.k8s.io/v1/devicetaintrules=false") as kubeconfig:
         yield kubeconfig
-
-
-async def operator(cluster: Cluster, kubeconfig: Path, **seconds: float) -> Program:
-    program = await cluster.start_operator("--kubeconfig", str(kubeconfig), env=rollout.fast(**seconds))
-    await eventually(lambda: rollout.asks(program, "/readyz"))
-    return program
 
 
 async def quiesce(scene: Stage, way: str) -> None:
@@ -77,20 +49,12 @@ def cordon(body: Object) -> tuple[bool, str | None]:
     return bool(body["spec"].get("unschedulable")), body["metadata"].get("annotations", {}).get(CORDONED)
 
 
-def closed_while_at_work(history: Watcher) -> None:
-    """At every instant a node in a phase in which it must be closed was unschedulable, and in the operator's name."""
-    for now in history.instants():
-        phases = now.phases()
-        at_work = {name for name, phase in phases.items() if phase in CLOSED}
-        assert at_work <= now.quiesced(), (phases, now.quiesced(), now.change and now.change.key)
-
-
 async def test_without_taint_rules_nodes_are_cordoned_and_uncordoned_one_at_a_time(
     cluster: Cluster, without_rules: Path
 ) -> None:
     scene = await stage(cluster, 2)
     async with Watcher(cluster) as history:
-        await operator(cluster, without_rules)
+        await rollout.operator(cluster, without_rules)
         name = await scene.want_halves(rollout=ONE_BY_ONE)
         await rollout.ready(cluster, name)
         await rollout.at_rest(cluster)
@@ -112,7 +76,7 @@ async def test_a_node_that_somebody_else_has_cordoned_stays_cordoned(cluster: Cl
     client = cluster.client
     await client.patch(NODES, theirs, {"spec": {"unschedulable": True}})
     async with Watcher(cluster) as history:
-        await operator(cluster, without_rules)
+        await rollout.operator(cluster, without_rules)
         name = await scene.want_halves(rollout={"maxUnavailable": 2})
         await rollout.reaches(cluster, mine, "UpToDate")
         await rollout.at_rest(cluster)
@@ -130,7 +94,7 @@ async def test_a_node_that_somebody_uncordons_is_cordoned_again_and_waits_anew(
     (node,) = scene.nodes
     holder = await scene.hold(node)
     async with Watcher(cluster) as history:
-        await operator(cluster, without_rules)
+        await rollout.operator(cluster, without_rules)
         name = await scene.want_halves(rollout=WAIT)
         record = await rollout.reaches(cluster, node, "Draining")
         token = record["status"]["token"]
@@ -151,7 +115,7 @@ async def test_a_policy_that_goes_midway_leaves_no_cordon(cluster: Cluster, with
     scene = await stage(cluster, 1)
     (node,) = scene.nodes
     await scene.hold(node)
-    await operator(cluster, without_rules)
+    await rollout.operator(cluster, without_rules)
     name = await scene.want_halves(rollout=WAIT)
     await rollout.reaches(cluster, node, "Draining")
     await cluster.client.delete(POLICIES, name)
@@ -162,7 +126,7 @@ async def test_a_policy_that_goes_midway_leaves_no_cordon(cluster: Cluster, with
 async def test_a_driver_that_insists_on_the_taint_is_told_of_the_cordon(cluster: Cluster, without_rules: Path) -> None:
     scene = await stage(cluster, 1)
     await quiesce(scene, "DeviceTaint")
-    await operator(cluster, without_rules)
+    await rollout.operator(cluster, without_rules)
     name = await scene.want_halves()
     body = await rollout.stalled(cluster, name, "QuiesceUnavailable")
     assert "write quiesce: Cordon" in rollout.condition(body, "Stalled")["message"]
@@ -175,9 +139,9 @@ async def test_a_driver_that_insists_on_the_taint_is_told_of_the_cordon(cluster:
 async def test_where_only_the_beta_of_taint_rules_is_served_it_is_used(cluster: Cluster) -> None:
     only_beta = "resource.k8s.io/v1/devicetaintrules=false,resource.k8s.io/v1beta2/devicetaintrules=true"
     scene = await stage(cluster, 1)
-    async with served_by(cluster.controlplane, only_beta) as kubeconfig, Watcher(cluster) as history:
+    async with served_by(cluster.controlplane, runtime_config=only_beta) as kubeconfig, Watcher(cluster) as history:
         await quiesce(scene, "DeviceTaint")
-        running = await operator(cluster, kubeconfig)
+        running = await rollout.operator(cluster, kubeconfig)
         name = await scene.want_halves()
         await rollout.ready(cluster, name)
         await rollout.at_rest(cluster)
