@@ -175,9 +175,11 @@ async def test_a_server_without_the_kind_says_nothing_of_its_objects(client: Cli
     server.will_answer(refusal(404, "NotFound", "nodes n not found", name="n", kind="nodes"))
     assert await client.find(NODES, "n") is None
     for answer in (refusal(404, "NotFound", "no such resource"), Answer("404 page not found", 404)):
-        server.will_answer(answer)
+        server.will_answer(*[answer] * 4)
         with pytest.raises(NotServed):
             await client.find(NODES, "n")
+    server.will_answer(answer, Answer(NODE))
+    assert await client.find(NODES, "n") == NODE, "another server behind the same address serves it"
 
 
 async def test_a_page_of_some_proxy_is_quoted_but_not_endlessly(client: Client, server: Scripted) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 import aiohttp
 
 from gpupartition.kube.credentials import Credentials, credentials
-from gpupartition.kube.errors import ApiError, Gone, NotFound, TooManyRequests, Unreachable
+from gpupartition.kube.errors import ApiError, Gone, NotFound, NotServed, TooManyRequests, Unreachable
 from gpupartition.kube.parsing import parsed
 
 if TYPE_CHECKING:
@@ -133,11 +133,19 @@ class Client:
         return await self._read(_Request(method="GET", what=what, path=kind.path(namespace, name)))
 
     async def find(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object | None:
-        """Read one object, live; None when there is none of that name."""
-        try:
-            return await self.get(kind, name, namespace=namespace)
-        except NotFound:
-            return None
+        """Read one object, live; None when there is none of that name.
+
+        Raises NotServed only after several tries: while a control plane is upgraded, another of its servers may serve the kind.
+        """
+        for attempt in range(_ATTEMPTS):
+            try:
+                return await self.get(kind, name, namespace=namespace)
+            except NotFound:
+                break
+            except NotServed:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+        return None
 
     async def list(
         self,
