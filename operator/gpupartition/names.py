@@ -20,6 +20,7 @@ DRIVER: Final = f"{GROUP}/driver"
 # Annotations that the operator writes.
 STEP: Final = f"{GROUP}/step"
 FINGERPRINT: Final = f"{GROUP}/fingerprint"
+DRAWING: Final = f"{GROUP}/drawing"
 LAST_USED: Final = f"{GROUP}/last-used"
 ENTRIES: Final = f"{GROUP}/entries"
 FULL_NODE_NAME: Final = f"{GROUP}/node"

@@ -15,7 +15,7 @@ from gpupartition.domain.counters import slug
 from gpupartition.domain.effects import Effect
 from gpupartition.domain.gpus import plain_product
 from gpupartition.domain.pool import Pool
-from gpupartition.names import FINGERPRINT, LAYOUT, STEP
+from gpupartition.names import DRAWING, FINGERPRINT, LAYOUT, STEP
 
 GI = 1024**3
 
@@ -329,6 +329,8 @@ def test_a_slice_says_whose_it_is_and_the_anchor_what_was_asked() -> None:
     anchor = server.anchor
     assert sorted(anchor["metadata"]["annotations"]) == [FINGERPRINT, STEP]
     assert anchor["metadata"]["annotations"][FINGERPRINT].startswith(wanted.fingerprint)
+    drawing = [each["metadata"]["annotations"].get(DRAWING) for each in server.slices.values()]
+    assert drawing == [None, "6"], "of two GPUs the halves and the wholes"
     for each in server.slices.values():
         assert each["metadata"]["labels"] == {LAYOUT: wanted.fingerprint}
         assert each["metadata"]["ownerReferences"] == [

@@ -18,7 +18,7 @@ from gpupartition.domain import fingerprint, quantity
 from gpupartition.domain.effects import CreateSlice, DeleteSlice, Effect, PutSlice
 from gpupartition.domain.objects import Object
 from gpupartition.domain.pool import Amounts, Device, Pool
-from gpupartition.names import FINGERPRINT, LAYOUT, STEP, TAINT_KEY
+from gpupartition.names import DRAWING, FINGERPRINT, LAYOUT, STEP, TAINT_KEY
 
 # k8s.io/api resource/v1 types.go, 1.35 to 1.37: ResourceSliceMaxCounterSets, ResourceSliceMaxDevicesWithAdvancedFeatures.
 MAX_COUNTER_SETS: Final = 8
@@ -47,20 +47,25 @@ class Target:
         return self.group or str(self.nodes[0]["metadata"]["name"])
 
     def bodies(self, generation: int, step: str) -> list[dict[str, Any]]:
-        """All slices at this generation, the anchor first. Only the anchor carries the step and the whole fingerprint."""
+        """All slices at this generation, the anchor first. Only the anchor carries the step and the whole fingerprint.
+
+        Where devices draw on counters the slice says how many, so that an API server that drops it refuses the slice (manifests/admission).
+        """
         whole, contents = _written(self.pool.to_json())
         bodies = [self._body(number, content, generation, len(contents)) for number, content in enumerate(contents)]
-        bodies[0]["metadata"]["annotations"] = {FINGERPRINT: whole} | ({STEP: step} if step else {})
+        bodies[0]["metadata"]["annotations"] |= {FINGERPRINT: whole} | ({STEP: step} if step else {})
         return bodies
 
     def _body(self, number: int, content: Mapping[str, Any], generation: int, count: int) -> dict[str, Any]:
         owners = [node["metadata"] for node in self.nodes]
+        drawing = sum("consumesCounters" in device for device in content.get("devices", ()))
         return {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceSlice",
             "metadata": {
                 "name": slice_name(self.driver, self.unit, number),
                 "labels": {LAYOUT: self.assignment} if self.assignment is not None else {},
+                "annotations": {DRAWING: str(drawing)} if drawing else {},
                 "ownerReferences": [
                     {"apiVersion": "v1", "kind": "Node", "name": owner["name"], "uid": owner["uid"]} for owner in owners
                 ],
@@ -159,7 +164,7 @@ def _write(body: Mapping[str, Any], present: Object | None) -> Effect:
     if present is None:
         return CreateSlice(body=body)
     metadata = {name: value for name, value in present["metadata"].items() if name != "managedFields"}
-    for field, ours in (("labels", (LAYOUT,)), ("annotations", (STEP, FINGERPRINT))):
+    for field, ours in (("labels", (LAYOUT,)), ("annotations", (STEP, FINGERPRINT, DRAWING))):
         others = {name: value for name, value in metadata.get(field, {}).items() if name not in ours}
         metadata[field] = others | body["metadata"].get(field, {})
     return PutSlice(body={**body, "metadata": {**metadata, "ownerReferences": body["metadata"]["ownerReferences"]}})
