@@ -86,7 +86,7 @@ class Publish:
         if sold:
             problems.append(
                 _gate_off(
-                    f"it silently drops {', '.join(sold)}, so that partitions would be sold beside the whole GPU",
+                    f"it drops {', '.join(sold)}, so that partitions would be sold beside the whole GPU",
                     "switch on the feature gates DRAPartitionableDevices and DRAConsumableCapacity "
                     "(they are on by default from Kubernetes 1.36)",
                 )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from gpupartition import names
-from gpupartition.api.v1alpha1 import DrainMode, NodeStateStatus, Phase
+from gpupartition.api.v1alpha1 import DrainMode, DriverSpec, NodeStateStatus, Phase
 from gpupartition.controller.actuator import carry_out
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.events import WARNINGS, Recorder
@@ -20,7 +20,15 @@ from gpupartition.controller.records import NODE_STATES, with_state
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.controller.world import Moved, Reader
 from gpupartition.domain.backend import Refused
-from gpupartition.domain.effects import DeleteHolder, DeleteTaintRule, Effect, EvictPod, PatchNode
+from gpupartition.domain.effects import (
+    CreateSlice,
+    DeleteHolder,
+    DeleteTaintRule,
+    Effect,
+    EvictPod,
+    PatchNode,
+    PutSlice,
+)
 from gpupartition.domain.eviction import rests
 from gpupartition.domain.lifecycle import advance
 from gpupartition.domain.phases import time_left
@@ -28,7 +36,7 @@ from gpupartition.domain.pool import Pool
 from gpupartition.domain.rest import rest
 from gpupartition.domain.world import AT_REST, Step, World
 from gpupartition.domain.writes import effects
-from gpupartition.kube import DEVICE_TAINT_RULES, Client, Conflict, NotFound, Object
+from gpupartition.kube import DEVICE_TAINT_RULES, Client, Conflict, Invalid, NotFound, Object
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +62,7 @@ class NodeLoop:
         policies: dict[str, Object],
         drivers: dict[str, Object],
         on_progress: Callable[[str], None],
+        on_refused: Callable[[DriverSpec, str], None],
     ) -> None:
         self._client = client
         self._caches = caches
@@ -65,6 +74,7 @@ class NodeLoop:
         self._policies = policies
         self._drivers = drivers
         self._on_progress = on_progress
+        self._on_refused = on_refused
 
     async def reconcile(self, name: str) -> timedelta | None:
         """One turn."""
@@ -125,11 +135,20 @@ class NodeLoop:
             if isinstance(effect, EvictPod | DeleteHolder):
                 await self._evictor.end(reading, effect)
                 return SOON
-            if not await carry_out(self._client, effect):
+            if not await self._write(reading, effect):
                 return SOON
             log.info("wrote %s", type(effect).__name__, extra=_about(reading))
             return SOON
         return _next_look(state, world)
+
+    async def _write(self, reading: Reading, effect: Effect) -> bool:
+        try:
+            return await carry_out(self._client, effect)
+        except Invalid as error:
+            if isinstance(effect, CreateSlice | PutSlice):
+                self._on_refused(reading.driver.spec, error.message)
+                self._on_progress(reading.record.spec.policy_ref.name)
+            raise
 
     async def _persist(self, reading: Reading, step: Step) -> timedelta:
         body = with_state(reading.body, step.state)
@@ -163,7 +182,7 @@ class NodeLoop:
         """At rest: give back the grant, remove what is left over, and let go of a node that nobody wants any more."""
         state, world = reading.record.state, reading.world
         for effect in effects(state, world, reading.subject):
-            await carry_out(self._client, effect)
+            await self._write(reading, effect)
             log.info("wrote %s", type(effect).__name__, extra=_about(reading))
             return SOON
         if world.grant is not None and world.grant.token == state.token:

@@ -111,6 +111,7 @@ class Operator:
             policies=self._kinds.policies,
             drivers=self._kinds.drivers,
             on_progress=self._policy_progressed,
+            on_refused=probe.refused,
         )
         self._snapshot = CollectorRegistry()
         self._snapshot.register(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
-from gpupartition.api.v1alpha1 import Drain, DrainMode, DriverSpec, NodeOperations, OnTimeout
+from gpupartition.api.v1alpha1 import Drain, DrainMode, DriverSpec, NodeOperations, OnTimeout, PublishSpec
 from gpupartition.backends import probe as slices
 from gpupartition.domain.backend import Problem, Turn
 from gpupartition.domain.quiesce import TAINTS, chosen
@@ -16,7 +17,7 @@ from gpupartition.kube import DEVICE_TAINT_RULES, RESOURCE_SLICES, ApiError, Cli
 
 # Of the same shape; Kubernetes 1.36 has them, where they are switched on, in the second version alone.
 TAINT_RULES: Final = (DEVICE_TAINT_RULES, replace(DEVICE_TAINT_RULES, api_version="resource.k8s.io/v1beta2"))
-GRANTED: Final = timedelta(seconds=15)  # no event tells that a right was granted
+GRANTED: Final = timedelta(seconds=15)  # no event tells that a right was granted, or a feature gate switched on
 NO_STANDS: Final = 60.0  # seconds
 
 REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -30,7 +31,7 @@ FORCE_DELETE: Final[Mapping[str, Mapping[str, str]]] = {"delete pods": {"resourc
 
 
 class Probe:
-    """Asks each question once and remembers the answer; a server that is upgraded restarts its clients' watches, and us if it must."""
+    """Asks each question once and remembers a yes. A no is asked again: servers are upgraded, and there may be several."""
 
     def __init__(self, client: Client, *, dry_runs: bool = True) -> None:
         """Without `dry_runs` nothing is asked that takes a right to write."""
@@ -38,11 +39,11 @@ class Probe:
         self._dry_runs = dry_runs
         self._taint_rules: Kind | None = None
         self._ask_again = 0.0  # on the monotonic clock
-        self._dropped: dict[tuple[str, NodeOperations], Sequence[str]] = {}
+        self._dropped: dict[tuple[str, NodeOperations], tuple[Sequence[str], float]] = {}  # and until when that stands
         self._granted: set[str] = set()
 
     async def taint_rules(self) -> Kind | None:
-        """The DeviceTaintRules that this server has, in the best version that it serves. A "no" is asked again: they can be switched on."""
+        """The DeviceTaintRules that this server has, in the best version that it serves."""
         if self._taint_rules is None and time.monotonic() >= self._ask_again:
             self._taint_rules = await self._served(*TAINT_RULES)
             self._ask_again = time.monotonic() + NO_STANDS
@@ -106,7 +107,7 @@ class Probe:
         if driver.publish is None or not self._dry_runs:
             return ()
         asked = driver.publish.driver_name, driver.publish.node_operations
-        if asked not in self._dropped:
+        if self._dropped.get(asked, ((), 0.0))[1] <= time.monotonic():
             lost: list[str] = []
             for body in slices.probe(driver):
                 try:
@@ -117,5 +118,14 @@ class Probe:
                     lost.append(f"the slice as a whole ({error.message})")
                 else:
                     lost += slices.dropped(body, answer)
-            self._dropped[asked] = tuple(sorted(set(lost)))
-        return self._dropped[asked]
+            self._remember(driver.publish, tuple(sorted(set(lost))))
+        return self._dropped[asked][0]
+
+    def refused(self, driver: DriverSpec, why: str) -> None:
+        """Of several servers behind one address one has refused a slice, whatever the one said that was asked before."""
+        if driver.publish is not None:
+            self._remember(driver.publish, (f"the slice as a whole ({why})",))
+
+    def _remember(self, publish: PublishSpec, lost: Sequence[str]) -> None:
+        stands = time.monotonic() + GRANTED.total_seconds() if lost else math.inf
+        self._dropped[publish.driver_name, publish.node_operations] = lost, stands
