@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 from testbed.controlplane import ControlPlane, Shape
 from tests.e2e import harness, rollout
-from tests.e2e.harness import DRIVERS, NODE_STATES, taint_rules
+from tests.e2e.harness import DRIVERS
 from tests.e2e.publishing import FULL, PART, POLICY, gpus, profile, site
 from tests.e2e.rollout import condition, equal, ready, stalled, whole
 
-from gpupartition.kube import NODES, RESOURCE_SLICES
+from gpupartition.kube import NODES
 from gpupartition.names import API_VERSION
 
 if TYPE_CHECKING:
@@ -143,20 +143,6 @@ async def test_labels_say_which_gpus_a_node_has_and_a_node_without_them_is_named
     (devices,) = [each["spec"]["devices"] for each in await own.slices(four) if "devices" in each["spec"]]
     assert devices[0]["capacity"] == {"memory": {"value": "20Gi"}}
     assert devices[0]["attributes"]["productName"] == {"string": "A100"}
-
-
-async def test_a_server_that_drops_counters_gets_no_slice_and_the_policy_says_which_gate_is_off(tmp_path: Path) -> None:
-    shape = Shape(nodes=0, feature_gates="DRAPartitionableDevices=false")
-    async with ControlPlane(tmp_path, shape=shape) as old, harness.cluster(old, "old") as cluster:
-        own = await site(cluster, gpus(8))
-        await own.want(equal(2))
-        refused = await stalled(cluster, POLICY, "FeatureGateOff")
-        accepted = condition(refused, "Accepted")
-        assert (accepted["status"], accepted["reason"]) == ("False", "FeatureGateOff")
-        assert "DRAPartitionableDevices" in accepted["message"]
-        for kind in (RESOURCE_SLICES, NODE_STATES):
-            assert (await cluster.client.list(kind)).items == []
-        assert await taint_rules(cluster.client) == []
 
 
 async def test_a_driver_name_under_which_somebody_else_publishes_is_refused(cluster: Cluster) -> None:
