@@ -263,6 +263,7 @@ async def test_a_pod_whose_device_stays_the_same_is_left_alone(cluster: Cluster)
 
 
 @pytest.mark.usefixtures("may_evict")
+@pytest.mark.newest  # onto a cordoned node the pods of a DaemonSet come back at once
 async def test_a_daemon_set_that_only_looks_on_keeps_no_node_and_is_evicted_as_the_last(cluster: Cluster) -> None:
     where = await site(cluster, 1)
     label = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
