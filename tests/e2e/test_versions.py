@@ -10,7 +10,7 @@ from testbed.faultproxy import FaultProxy
 from tests.e2e import rollout
 from tests.e2e.harness import DRIVERS
 from tests.e2e.publishing import FULL, PART, POLICY, gpus, nothing_is_ever_sold_twice, site, usable
-from tests.e2e.rollout import Watcher, condition, equal, ready, stalled
+from tests.e2e.rollout import Watcher, condition, equal, ready, said, stalled
 from tests.e2e.servers import served_by
 from tests.e2e.stage import closed_while_at_work, stage
 
@@ -53,13 +53,14 @@ async def test_nodes_change_one_by_one_and_once_while_servers_of_two_releases_an
         Watcher(cluster) as history,
         FaultProxy(another, tmp_path, seed=1, also=[own(cluster)]) as line,
     ):
-        await rollout.operator(cluster, line.kubeconfig)
+        program = await rollout.operator(cluster, line.kubeconfig)
         name = await scene.want_halves(rollout=ONE_BY_ONE)
         await ready(cluster, name)
         line.also = ()
         await rollout.apply(cluster, rollout.policy(name, scene.driver, equal(4), rollout=ONE_BY_ONE))
         await ready(cluster, name)
         await rollout.at_rest(cluster)
+        await program.stop()
     await scene.publishes(rollout.devices(4))
     closed_while_at_work(history)
     assert history.most_unavailable() == 1
@@ -76,7 +77,7 @@ async def test_slices_are_stored_by_servers_of_two_releases_as_they_were_written
     cluster: Cluster, another: Path, tmp_path: Path
 ) -> None:
     async with FaultProxy(own(cluster), tmp_path, seed=1, also=[another]) as line:
-        here = await site(cluster, gpus(2), nodes=2, kubeconfig=line.kubeconfig, settle=1)
+        here = await site(cluster, gpus(2), nodes=2, live=False, kubeconfig=line.kubeconfig)
         await cluster.client.patch(DRIVERS, here.driver, cordons())
         async with Watcher(cluster) as history:
             await here.gets(equal(2))
@@ -85,8 +86,13 @@ async def test_slices_are_stored_by_servers_of_two_releases_as_they_were_written
             await users.ask("whole", FULL)
             await users.device("part")
             await users.device("whole")
-            await here.gets(equal(4))
+            await here.want(equal(4))
+            await said(cluster, POLICY, "Ready", "False", "WaitingForHolders")
+            for name in ("part", "whole"):
+                await users.end(name)
+            await ready(cluster, POLICY)
             await rollout.at_rest(cluster)
+        await here.program.stop()
     nothing_is_ever_sold_twice(history, here)
     for node in here.nodes:
         for stored in contents(history, here, node).values():
@@ -124,6 +130,7 @@ async def test_where_one_of_two_servers_drops_counters_no_gpu_is_ever_sold_twice
             assert gate in condition(policy, "Stalled")["message"]
             line.also = ()
             await ready(cluster, POLICY)
+        await here.program.stop()
     for now in history.instants():
         for node in new:
             for device in usable(here.among(now.objects(RESOURCE_SLICES), node)) or ():

@@ -192,6 +192,10 @@ class Intents:
         self.groups = Groups(caches)
         self._compiled: dict[tuple[Any, ...], Config | Refused] = {}
 
+    def rules_are_gone(self) -> None:
+        """Have it asked again whether DeviceTaintRules are served."""
+        self._probe.rules_are_gone()
+
     async def driver(self, body: Object) -> Driver:
         """Read a driver, and what its namespace holds. Raises Refused when its spec or its namespace cannot be read at all."""
         try:

@@ -49,6 +49,10 @@ class Probe:
             self._ask_again = time.monotonic() + NO_STANDS
         return self._taint_rules
 
+    def rules_are_gone(self) -> None:
+        """They are served no more, as after a downgrade, or not by every server: ask again."""
+        self._taint_rules = None
+
     async def quiesce(self, asked: str) -> Sequence[Problem]:
         """Whether new claims can be kept off a node in the way that a driver asks for."""
         rules = await self.taint_rules()

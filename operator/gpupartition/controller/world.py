@@ -28,8 +28,18 @@ from gpupartition.controller.trimmed import claim_pools, trim_claim, trim_pod
 from gpupartition.domain.backend import Kept
 from gpupartition.domain.groups import Group
 from gpupartition.domain.holders import Holder, holders
+from gpupartition.domain.quiesce import TAINTS
 from gpupartition.domain.world import AT_REST, Limits, only_closes_or_opens
-from gpupartition.kube import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Client, Object
+from gpupartition.kube import (
+    DEVICE_TAINT_RULES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Client,
+    NotServed,
+    Object,
+)
 
 # Phases in which the holders decide something; elsewhere the whole cluster's claims need not be listed.
 HOLDERS_MATTER = frozenset({Phase.DRAINING, Phase.APPLYING, Phase.ROLLING_BACK})
@@ -172,9 +182,18 @@ class Reader:
         )
 
     async def _rule(self, driver: Driver, known: Record) -> Object | None:
-        if driver.taint_rules is None:
+        served, state = driver.taint_rules, known.state
+        if served is None and (state.phase in AT_REST or state.quiesce not in TAINTS):
             return None
-        return await self._client.find(driver.taint_rules, names.taint_rule(known.name, known.spec.node_uid))
+        try:
+            return await self._client.find(
+                served or DEVICE_TAINT_RULES, names.taint_rule(known.name, known.spec.node_uid)
+            )
+        except NotServed:
+            if served is None:
+                return None  # whoever was asked says so: there is none that anybody obeys
+            self._intents.rules_are_gone()
+            raise
 
     async def _claims(self, pool: str) -> list[Object]:
         """Who has devices of this pool now. There is no selector for that, and of a large cluster's claims only these are kept."""
