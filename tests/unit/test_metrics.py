@@ -47,6 +47,10 @@ def stands(**status: object) -> Object:
     return {**policy(), "status": status}
 
 
+async def test_it_is_told_how_far_the_copies_have_come() -> None:
+    assert (await Scene(1).told())['copy_version{kind="resourceslices"}'] == 1
+
+
 async def test_nodes_are_counted_by_phase_and_those_that_are_deleted_are_not_told_any_more() -> None:
     scene = Scene(2)
     scene.policies["inference"] = stands()

@@ -147,6 +147,11 @@ class Caches:
             await reflector.read()
 
     @property
+    def versions(self) -> dict[str, int]:
+        """The resourceVersions up to which those of the whole cluster are true, by kind."""
+        return {each.kind.plural: int(each.resource_version or 0) for each in self._fixed}
+
+    @property
     def changes(self) -> int:
         """How often anything in any of them has changed."""
         rules = [self._rules] if self._rules is not None else []

@@ -63,6 +63,7 @@ STANDING: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
         "When a node that is not at rest entered its phase, in seconds since 1970.",
     ),
     "drift_repairs": (("policy", "node"), "How often drift of a node was repaired within the last day."),
+    "copy_version": (("kind",), "The resourceVersion up to which the copy of a kind is true."),
 }
 
 
@@ -98,6 +99,8 @@ class Snapshot(Collector):
             return
         now = datetime.now(UTC)
         yield "frozen", [], self._caches.freezing is not None
+        for kind, reached in self._caches.versions.items():
+            yield "copy_version", [kind], reached
         for policy, body in self._policies.items():
             yield from _of_policy(policy, body, self._caches.records.by("policy", policy), now)
         for record in self._caches.records.values():
