@@ -1,4 +1,4 @@
-"""What 5,000 nodes ask of the operator, on a real API server: to start, to stand by, and to hear of nothing that matters.
+"""What 5,000 nodes ask of the operator, on a real API server: to start, to stand by, to hear of nothing that matters, and of much that does.
 
 The nodes have 10,000 slices and 20,000 claims, then 25,000 slices. A policy that only observes wants another layout on each, so its first true
 status is a plan of all of them. Only etcd and the API server run beside the operator, which is as people run it, with its defaults.
@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 from testbed.controlplane import ControlPlane, Shape, python_env
 from testbed.programs import Program, leashed
 from testbed.progress import Progress
-from tests.bench import fleet
+from tests.bench import beside, fleet, following
 from tests.bench.figures import Figure
 from tests.bench.fleet import Fleet
-from tests.bench.watching import MUTATING, cpu_of, until
+from tests.bench.watching import MUTATING, cpu_of, highest, until
 from tests.e2e.harness import DRIVERS, POLICIES
 from tests.e2e.rollout import asks
 from tests.e2e.stage import OPERATOR
@@ -76,7 +76,7 @@ async def _looked_at(
             await program.start()
             await until(client, policy, lambda body: _counts(body, "wouldChange") == wanted.nodes)
             cold = time.monotonic() - begun
-        memory, before = _highest(program.pid), await _metrics(program)
+        memory, before = highest(program.pid), await _metrics(program)
         async with progress.step(f"{IDLE} s of nothing"):
             await asyncio.sleep(IDLE)  # what followed from the start is over
             log, cpu, begun = controlplane.files.audit_log.stat().st_size, cpu_of(program.pid), time.monotonic()
@@ -90,10 +90,16 @@ async def _looked_at(
             await client.patch(NODES, last, {"metadata": {"labels": {"pool": "none"}}})
             await until(client, policy, lambda body: _counts(body, "matched") == wanted.nodes - 1)
             looks += await _turns(program)
+        of = f"{slices} slices"
+        async with progress.step("slices are written"):
+            behind = await following.lag(client, program, of)
         after = await _metrics(program)
     finally:
         await program.stop()
-    of = f"{slices} slices"
+    compared: list[Figure] = []
+    if wanted is FLEETS[0]:
+        async with progress.step("kopf's own index does the same"):
+            compared = await beside.figures(controlplane.kubeconfig, client, wanted, slices)
     told = f"{wanted.nodes} nodes, {slices} slices, {wanted.nodes * wanted.claims} claims"
     return [
         Figure(
@@ -121,6 +127,8 @@ async def _looked_at(
             bound=LOOKS_BOUND,
             how="at nodes, policies and drivers; one node was labelled in the end, to know when it had heard of all",
         ),
+        behind,
+        *compared,
     ]
 
 
@@ -144,12 +152,6 @@ async def _metrics(program: Program) -> str:
 async def _turns(program: Program) -> float:
     """How often it has looked at anything."""
     return sum(_values(await _metrics(program), "gpupartition_turn_seconds_count"))
-
-
-def _highest(pid: int) -> int:
-    """MB of memory that a process had at most (proc(5): VmHWM)."""
-    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) // 1024
 
 
 def _values(metrics: str, name: str, labels: str = "") -> list[float]:

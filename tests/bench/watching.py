@@ -25,6 +25,12 @@ def cpu_of(pid: int) -> float:
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
+def highest(pid: int) -> int:
+    """MB of memory that a process had at most so far (proc(5): VmHWM)."""
+    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) // 1024
+
+
 async def until(client: Client, policy: Object, is_so: Callable[[Object], bool]) -> None:
     """Return as soon as the policy, of which this is an earlier version, is so."""
     meta = policy["metadata"]
