@@ -38,16 +38,13 @@ _MERGE_PATCH: Final = "application/merge-patch+json"
 _METADATA: Final = f"{_JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
 
-_ATTEMPTS: Final = (
-    4  # with the pauses below some three seconds: a restarting API server is a matter for the caller's back-off
-)
+_ATTEMPTS: Final = 4  # some three seconds with these pauses: a server that restarts is for the caller's back-off
 _FIRST_PAUSE: Final = 0.2  # seconds, doubled each time
 _LONGEST_PAUSE: Final = 10.0  # seconds; a server that asks for more patience is overloaded, and its caller should know
 
 _FIRST_PAGE: Final = 20  # objects, of which nobody knows yet how large they are
-_PAGE_SIZE: Final = (
-    2**20
-)  # bytes, which take 5 ms to read: nothing else moves meanwhile, and as objects they are ten times as large
+_PAGE_SIZE: Final = 2**20
+"""Bytes, which take 5 ms to read: nothing else moves meanwhile, and as objects they are ten times as large."""
 
 _CONNECT: Final = 10.0  # seconds
 _SILENCE: Final = 75.0  # seconds without a byte on a watch; servers send a bookmark each minute
