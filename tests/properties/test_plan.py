@@ -69,7 +69,6 @@ def candidate(
             zone=zone,
             phase=now.phase,
             at_target=now.phase is Phase.UP_TO_DATE and on_target,
-            towards=on_target,
             startable=now.phase is not Phase.SKIPPED and on_target,
             halted=now.phase in {Phase.ROLLED_BACK, Phase.FAILED} and on_target,
             blocked=bool(now.blockers) and now.phase is Phase.PENDING,

@@ -258,7 +258,6 @@ def _standing(rollout: Rollout, state: State, n: int, node: Node, record: Record
         uid="u",
         phase=record.phase,
         at_target=not reverts if leaving else node.alive and _at_target(record, wanted),
-        towards=on_target,
         startable=node.alive and (reverts or (not leaving and waits)),
         halted=on_target and _has_failed(rollout, record),
         leaving=leaving,

@@ -17,7 +17,7 @@ LOOKS: Final[dict[str, Any]] = {"looks": 3 * SECOND, "now": T0}
 
 
 def standing(node: str, phase: Phase = Phase.PENDING, **more: Any) -> Standing:
-    fields: dict[str, Any] = {"towards": True, "at_target": phase is Phase.UP_TO_DATE}
+    fields: dict[str, Any] = {"at_target": phase is Phase.UP_TO_DATE}
     return Standing(node=node, uid=f"uid-{node}", phase=phase, **(fields | more))
 
 
@@ -48,20 +48,20 @@ def decide(
 
 
 def test_nobody_begins_while_a_node_has_not_been_looked_at_because_it_may_be_the_one_to_go_first() -> None:
-    found = decide([standing("a", holders=1), standing("b", towards=False, startable=False, unseen=True)], **LOOKS)
+    found = decide([standing("a", holders=1), standing("b", startable=False, unseen=True)], **LOOKS)
     assert (found.nodes, found.left, found.until) == ((), 2, T0 + 3 * SECOND)
     assert found.message == "1 node waits to be looked at"
     assert decide([standing("a", holders=1), standing("b")], **LOOKS).nodes == ("b",)
 
 
 def test_nodes_that_nobody_looks_at_hold_the_others_up_for_a_while_only() -> None:
-    unseen = standing("b", towards=False, startable=False, unseen=True)
+    unseen = standing("b", startable=False, unseen=True)
     assert decide([standing("a"), unseen]).nodes == ("a",)
 
 
 def test_whatever_is_not_looked_at_a_lost_node_is_closed() -> None:
     lost = standing("a", Phase.UP_TO_DATE, lost=T0)
-    assert decide([lost, standing("b", towards=False, startable=False, unseen=True)], **LOOKS).lost == ("a",)
+    assert decide([lost, standing("b", startable=False, unseen=True)], **LOOKS).lost == ("a",)
 
 
 # ---------------------------------------------------------------------------------------------------------------- percentages
@@ -157,12 +157,6 @@ def test_no_more_nodes_than_the_limit_get_the_new_layout() -> None:
 def test_nodes_on_their_way_count_towards_the_limit() -> None:
     assert decide([standing("a", Phase.APPLYING), standing("b")], mine=5, limit=1).nodes == ()
     assert decide(nodes("a", "b"), mine=5, limit=1, ledger=grants("a")).nodes == ()
-
-
-def test_a_node_with_a_grant_will_go_to_the_newest_target_even_if_its_record_does_not_say_so_yet() -> None:
-    behind = standing("a", Phase.DRAINING, towards=False)
-    assert decide([behind, standing("b")], mine=5, limit=1, ledger=grants("a")).nodes == ()
-    assert decide([standing("a", towards=False), standing("b")], mine=5, limit=1, ledger=grants("a")).nodes == ()
 
 
 def test_a_node_that_is_verified_and_still_in_the_ledger_counts_once() -> None:

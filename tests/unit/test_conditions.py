@@ -49,7 +49,7 @@ def node(
     name: str, phase: Phase, *, reason: str = "", message: str = "", blockers: Iterable[Blocker] = (), **more: Any
 ) -> Node:
     blockers = list(blockers)
-    fields = {"at_target": phase is Phase.UP_TO_DATE, "towards": True, "holders": len(blockers)} | more
+    fields = {"at_target": phase is Phase.UP_TO_DATE, "holders": len(blockers)} | more
     record = NodeStateStatus(
         phase=phase,
         since=T0,

@@ -36,7 +36,7 @@ ARRIVING: Final = Limits().arriving
 
 
 def node(name: str, phase: Phase = Phase.PENDING, **more: Any) -> Standing:
-    fields: dict[str, Any] = {"towards": True, "at_target": phase is Phase.UP_TO_DATE}
+    fields: dict[str, Any] = {"at_target": phase is Phase.UP_TO_DATE}
     return Standing(node=name, uid=f"uid-{name}", phase=phase, **(fields | more))
 
 
@@ -90,7 +90,7 @@ def test_with_continue_the_drivers_budget_is_open_too_but_for_nodes_of_others() 
 
 
 def test_a_node_that_is_being_brought_back_is_unavailable_with_continue_too() -> None:
-    assert decide(node("a", Phase.ROLLING_BACK, towards=True), node("b"), max_failed=1, go_on=True).nodes == ()
+    assert decide(node("a", Phase.ROLLING_BACK), node("b"), max_failed=1, go_on=True).nodes == ()
 
 
 def test_when_only_failed_nodes_are_left_nothing_moves_any_more() -> None:

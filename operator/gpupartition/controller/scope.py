@@ -190,9 +190,7 @@ def standing(scope: Scope, name: str, record: Record | None, node: Object | None
     group = scope.groups.get(name)
     shares = group is not None  # no kubelet wipes such a pool, and the other nodes go on
     follows = group is not None and group.leader != name  # it has what is wanted as soon as its group has
-    apart = (
-        group is not None and group.leader == name and name not in group.names
-    )  # what it leads has nothing of its own
+    apart = group is not None and group.leader == name and name not in group.names  # it leads, and has nothing itself
     return Standing(
         node=name,
         uid=uid,
@@ -201,7 +199,6 @@ def standing(scope: Scope, name: str, record: Record | None, node: Object | None
         at_target=not reverts
         if intent is None
         else state.phase is Phase.UP_TO_DATE and on_target and alive and not apart,
-        towards=on_target,
         unseen=alive and bool(wanted) and not on_target and state.phase in AT_REST and told,
         startable=alive
         and not skip

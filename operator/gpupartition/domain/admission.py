@@ -17,9 +17,8 @@ LEDGER_SIZE: Final = 1024  # entries of status.inFlight; more nodes than that at
 class Standing:
     """Where one node of a policy stands, as far as admission and status care.
 
-    `at_target`: verified with what is wanted now; `towards`: its record's target is what is wanted now; `unseen`: it
-    does not say so yet, because nobody has looked at it since; `startable`: it could begin
-    (its layout compiles and there is a way back); `halted`: it failed with the present target and nobody asked to try again;
+    `at_target`: verified with what is wanted now; `unseen`: its record's target is not, because nobody has looked at it since; `startable`: it
+    could begin (its layout compiles and there is a way back); `halted`: it failed with the present target and nobody asked to try again;
     `blocked`: holders are in the way and the policy does not wait for them; `leaving`: the policy gives the node up, and at most brings it
     back to what it had, so that its limit is not about it; `initial`: it is new and in nobody's use, and gets its first layout; `lost`: when a
     verified node counts as lost, because it was restarted or is not Ready; `recovering`: it is only verified again; `at_work`: what others do
@@ -31,7 +30,6 @@ class Standing:
     zone: str = ""
     phase: Phase = Phase.PENDING
     at_target: bool = False
-    towards: bool = False
     unseen: bool = False
     startable: bool = True
     halted: bool = False
