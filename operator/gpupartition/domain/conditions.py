@@ -243,31 +243,6 @@ def summarise(
     if due is not None and due <= now:
         said, due = out_of_patience(rollout, said), None
     counts = count(rollout)
-    conditions = {c.type: c for c in before.conditions}
-
-    def say(kind: str, holds: bool | None, reason: str, message: str) -> Condition | None:
-        if holds is None:
-            return None
-        status = "True" if holds else "False"
-        former = conditions.get(kind)
-        changed = former is None or former.status != status
-        return Condition(
-            type=kind,
-            status=status,
-            reason=reason,
-            message=message[:1024],
-            observed_generation=generation,
-            last_transition_time=now if changed or former is None else former.last_transition_time,
-        )
-
-    accepted_reason = "Accepted" if said.accepted else said.reason
-    accepted_message = "; ".join(filter(None, ("can be carried out", rollout.hint))) if said.accepted else said.message
-    all_conditions = [
-        say("Accepted", said.accepted, accepted_reason, accepted_message),
-        say("Ready", said.ready, said.reason, said.message),
-        say("Reconciling", said.reconciling or None, said.reason, said.message),
-        say("Stalled", said.stalled or None, said.reason, said.message),
-    ]
     drift = brake(rollout.records, before=before.drift, asked=rollout.accept_drift, matched=len(rollout.nodes), now=now)
     newly = before.accepted_at is None or before.observed_generation != generation
     accepted_at = now if said.accepted and newly else before.accepted_at
@@ -282,6 +257,32 @@ def summarise(
         blocked_by=blockers(rollout)[:SHOWN],
         failed_nodes=failures(rollout)[:SHOWN],
         drift=drift,
-        conditions=[c for c in all_conditions if c is not None],
+        conditions=_conditions(said, rollout.hint, before=before.conditions, generation=generation, now=now),
     )
     return status, due
+
+
+def _conditions(
+    said: Verdict, hint: str, *, before: Iterable[Condition], generation: int, now: datetime
+) -> list[Condition]:
+    former = {c.type: c for c in before}
+
+    def say(kind: str, holds: bool) -> Condition:
+        status, was = "True" if holds else "False", former.get(kind)
+        can = kind == "Accepted" and holds
+        return Condition(
+            type=kind,
+            status=status,
+            reason="Accepted" if can else said.reason,
+            message=("; ".join(filter(None, ("can be carried out", hint))) if can else said.message)[:1024],
+            observed_generation=generation,
+            last_transition_time=was.last_transition_time if was and was.status == status else now,
+        )
+
+    told = {
+        "Accepted": said.accepted,
+        "Ready": said.ready,
+        "Reconciling": said.reconciling or None,
+        "Stalled": said.stalled or None,
+    }
+    return [say(kind, holds) for kind, holds in told.items() if holds is not None]
