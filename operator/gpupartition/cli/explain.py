@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -62,6 +61,16 @@ class Explanation:
     next: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ahead:
+    """What plans foresee for one node: its row in the one that takes it, if any; `unforeseen`: why there is none."""
+
+    plan: Plan | None = None
+    row: NodePlan | None = None
+    group: Grouped | None = None
+    unforeseen: str = ""
+
+
 def add_to(parser: argparse.ArgumentParser) -> None:
     """Give the command its options."""
     describe(parser, ABOUT, EXAMPLES)
@@ -82,7 +91,6 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
 
 async def explain(client: Client, settings: Settings, name: str) -> Explanation:
     """What is known of a node. Raises Unusable where there is neither a node nor a record of this name, and ApiError."""
-    from gpupartition.cli.foresight import look_ahead, unhurried
     from gpupartition.controller.records import Record
     from gpupartition.domain.plan import Fate
     from gpupartition.domain.remedies import ENFORCE, advice
@@ -96,27 +104,11 @@ async def explain(client: Client, settings: Settings, name: str) -> Explanation:
     report = read_node(record) if record else None
     if report and record and (known := Record.read(record)).unreadable:
         report = replace(report, reason=known.state.reason, message=known.state.message)
-    plans: Sequence[Plan] = ()
-    group, unforeseen = None, ""
-    try:
-        with unhurried():
-            seen = await look_ahead(client, settings, (), [report.policy] if report else [])
-        plans, group = seen.plans, _group(seen, name)
-    except Unusable as unusable:
-        # That a file could be named is advice for a plan, and nothing that can be done here.
-        unforeseen = "; ".join(re.sub("; (or )?name a file with -f$", "", line) for line in unusable.lines)
-    of_it = [(plan, row) for plan in plans for row in plan.nodes if row.node == name]
-    plan, row = next(iter(sorted(of_it, key=lambda each: each[1].fate == "Contested")), (None, None))
+    ahead = await _ahead(client, settings, name, report)
+    plan, row = ahead.plan, ahead.row
     policy = report.policy if report else plan.policy if plan else ""
     driver = report.driver if report else plan.driver if plan else ""
     drivers = (await client.list(DRIVERS)).items
-    if row is None and not unforeseen:
-        unplanned = "; ".join(plan.refused for plan in plans if plan.refused and not plan.nodes)
-        unforeseen = (
-            unplanned or "no policy selects it"
-            if report is None
-            else f"{policy} no longer selects it, or it is as it should be"
-        )
     found = Explanation(
         node=name,
         policy=policy,
@@ -125,9 +117,9 @@ async def explain(client: Client, settings: Settings, name: str) -> Explanation:
         grant=_grant(drivers, name),
         foreseen=row,
         opens=plan.opens if plan else "",
-        unforeseen=unforeseen,
+        unforeseen=ahead.unforeseen,
         blockers=_blockers(report, row),
-        group=group,
+        group=ahead.group,
     )
     about = {"node": name, "policy": policy, "driver": driver}
     if row is not None and row.fate in {Fate.STARTS, Fate.BLOCKED, Fate.WAITS}:
@@ -135,6 +127,24 @@ async def explain(client: Client, settings: Settings, name: str) -> Explanation:
         if body is not None and body["spec"].get("mode") == "Observe":
             return replace(found, next=ENFORCE.format(**about))
     return replace(found, next=advice(report, row.fate if row else None, about))
+
+
+async def _ahead(client: Client, settings: Settings, name: str, report: NodeReport | None) -> _Ahead:
+    from gpupartition.cli.foresight import look_ahead, unhurried
+
+    try:
+        with unhurried():
+            seen = await look_ahead(client, settings, (), [report.policy] if report else [])
+    except Unusable as unusable:
+        return _Ahead(unforeseen="; ".join(unusable.mistakes))
+    group = _group(seen, name)
+    planned = [(plan, row) for plan in seen.plans for row in plan.nodes if row.node == name]
+    for plan, row in sorted(planned, key=lambda each: each[1].fate == "Contested"):
+        return _Ahead(plan=plan, row=row, group=group)
+    if report is not None:
+        return _Ahead(unforeseen=f"{report.policy} no longer selects it, or it is as it should be", group=group)
+    refused = "; ".join(plan.refused for plan in seen.plans if plan.refused and not plan.nodes)
+    return _Ahead(unforeseen=refused or "no policy selects it", group=group)
 
 
 def _grant(drivers: Sequence[Object], node: str) -> Mapping[str, Any] | None:

@@ -171,7 +171,7 @@ def _asked(policies: Mapping[str, Object], documents: Sequence[Document], names:
     changed = {d.name for d in documents}  # drivers alone: whoever uses them
     found = {n for n, body in policies.items() if not changed or body["spec"].get("driver") in changed}
     if not found:
-        raise Unusable("there is no GpuPartitionPolicy to plan for; name a file with -f")
+        raise Unusable("there is no GpuPartitionPolicy to plan for", hint="; name a file with -f")
     return found
 
 

@@ -20,11 +20,11 @@ STDOUT: Final = "-"
 
 
 class Unusable(Exception):  # noqa: N818  (reads as what happened)
-    """What was asked for cannot be done; one line for each mistake: where, what, what to do."""
+    """What was asked for cannot be done; one line for each mistake: where, what, what to do. `hint`: what else whoever asks could do."""
 
-    def __init__(self, *lines: str) -> None:
-        super().__init__("\n".join(lines))
-        self.lines = lines
+    def __init__(self, *mistakes: str, hint: str = "") -> None:
+        self.mistakes, self.lines = mistakes, [mistake + hint for mistake in mistakes]
+        super().__init__("\n".join(self.lines))
 
 
 def describe(parser: argparse.ArgumentParser, about: str, examples: str) -> None:

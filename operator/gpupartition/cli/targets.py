@@ -18,7 +18,7 @@ def must_be_there(policies: Iterable[str], known: Collection[str], *, hint: str 
     """Raises Unusable for those of the policies that are not known; `hint`: what could be done instead."""
     there = ", ".join(sorted(known)) or "none"
     if missing := [name for name in policies if name not in known]:
-        raise Unusable(*(f"there is no GpuPartitionPolicy {name}; there are: {there}{hint}" for name in missing))
+        raise Unusable(*(f"there is no GpuPartitionPolicy {name}; there are: {there}" for name in missing), hint=hint)
 
 
 def no_node(name: str) -> Unusable:
