@@ -129,7 +129,7 @@ async def test_where_one_of_two_servers_drops_counters_no_gpu_is_ever_sold_twice
             policy = await stalled(cluster, POLICY, "FeatureGateOff")
             assert gate in condition(policy, "Stalled")["message"]
             line.also = ()
-            await ready(cluster, POLICY)
+            await ready(cluster, POLICY, within=90)
         await here.program.stop()
     for now in history.instants():
         for node in new:
