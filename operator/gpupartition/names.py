@@ -12,6 +12,7 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 OPERATOR_NAMESPACE: Final = "gpupartition-system"
 FREEZE_CONFIG_MAP: Final = "gpupartition-freeze"
 FIELD_MANAGER: Final = "gpupartition"
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"  # label of what the operator makes; its value is the field manager
 
 # Labels: what a node or an object is assigned to.
 LAYOUT: Final = f"{GROUP}/layout"
@@ -48,10 +49,13 @@ TAINT_KEY: Final = f"{GROUP}/repartitioning"
 STARTUP_TAINT: Final = f"{GROUP}/not-ready"
 
 
+TAINT_RULES: Final = "gpp-"  # their names begin so, which admission rules hold them to
+
+
 def taint_rule(node: str, uid: str) -> str:
     """Name of the one DeviceTaintRule that may exist for a node: fixed, so that creating it twice is a conflict.
 
     The UID keeps a node that came back under its old name apart from the one before. The whole node name stands in the annotation
     `gpupartition.dev/node`, because it may be cut off here.
     """
-    return f"gpp-{node[:40].rstrip('-.')}-{hashlib.sha256(uid.encode()).hexdigest()[:10]}"
+    return f"{TAINT_RULES}{node[:40].rstrip('-.')}-{hashlib.sha256(uid.encode()).hexdigest()[:10]}"

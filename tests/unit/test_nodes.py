@@ -319,6 +319,21 @@ def test_a_node_that_others_work_on_waits_and_says_for_whom() -> None:
     assert must(record(Phase.PENDING), turn).phase is Phase.PENDING, "a grant that came before the cordon is given back"
 
 
+def test_a_node_whose_rule_has_a_name_that_is_taken_is_not_begun_with() -> None:
+    state = must(record(Phase.PENDING), replace(world(), not_ours="DeviceTaintRule gpp-n-1 has its name"))
+    assert (state.phase, state.reason) == (Phase.SKIPPED, "NameTaken")
+    assert "DeviceTaintRule gpp-n-1" in state.message
+    turn = replace(world(grant=granted()), not_ours="DeviceTaintRule gpp-n-1 has its name")
+    assert must(record(Phase.PENDING), turn).phase is Phase.PENDING, "a grant that came before it is given back"
+    assert (
+        rest(
+            record(Phase.UP_TO_DATE),
+            replace(world(observed=seen(HALVES)), not_ours="DeviceTaintRule gpp-n-1 has its name"),
+        )
+        is None
+    )
+
+
 def test_a_node_that_is_to_be_left_alone_is_skipped_but_keeps_what_it_has() -> None:
     state = must(record(Phase.PENDING), replace(world(), skip=True))
     assert (state.phase, state.reason) == (Phase.SKIPPED, "SkipRequested")

@@ -100,6 +100,11 @@ def slice_name(driver: str, unit: str, number: int) -> str:
     return f"{driver}-{unit}"[:237].rstrip("-.") + f"-{mark}-{number:05d}"
 
 
+def slice_count(pool: Pool) -> int:
+    """In how many slices a pool is written."""
+    return len(_written(pool.to_json())[1])
+
+
 def next_write(present: Sequence[Object], target: Target, step: str | None, generation: int) -> Effect | None:
     """The one write that comes next on the way to the target; None when all is there.
 

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from gpupartition.backends.foreseen import slices_after
 from gpupartition.cli.foresight import Foresight
-from gpupartition.controller.caches import OURS
 from gpupartition.controller.intent import Driver
 from gpupartition.domain.allocator.allocate import Allocator
 from gpupartition.domain.allocator.shares import DeviceId, Held
@@ -19,6 +18,7 @@ from gpupartition.domain.fit import Floor
 from gpupartition.domain.groups import Group
 from gpupartition.domain.plan import PoolPlan
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.quiesce import is_ours
 from gpupartition.kube import Object
 from gpupartition.names import CORDONED
 
@@ -134,7 +134,7 @@ class Board:
 
     def _open(self, slices: Iterable[Object], claims: Iterable[Object]) -> Floor:
         """With what this operator keeps closed while it is at work opened again."""
-        rules = [rule for rule in self._sight.rules if not _is_ours(rule)]
+        rules = [rule for rule in self._sight.rules if not is_ours(rule)]
         return self._floor(map(_uncordoned, self._sight.nodes), slices, rules, claims)
 
     def _floor(
@@ -163,11 +163,6 @@ def _without(claim: Object, gone: Collection[DeviceId]) -> Object:
     """The claim without devices that are gone."""
     left = [result for result in results_of(claim) if _device(result) not in gone]
     return {"status": {"allocation": {"devices": {"results": left}}}}
-
-
-def _is_ours(rule: Object) -> bool:
-    key, _, value = OURS.partition("=")
-    return bool((rule["metadata"].get("labels") or {}).get(key) == value)
 
 
 def _uncordoned(node: Object) -> Object:

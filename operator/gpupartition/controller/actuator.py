@@ -76,7 +76,7 @@ async def _create_rule(client: Client, effect: CreateTaintRule) -> None:
         "kind": "DeviceTaintRule",
         "metadata": {
             "name": effect.name,
-            "labels": {"app.kubernetes.io/managed-by": names.FIELD_MANAGER},
+            "labels": {names.MANAGED_BY: names.FIELD_MANAGER},
             "annotations": {names.FULL_NODE_NAME: effect.node},
         },
         "spec": {

@@ -14,6 +14,7 @@ from gpupartition import names
 from gpupartition.controller.packed import (
     PackedSlice,
     pack_slice,
+    slice_astray,
     slice_group,
     slice_node,
     slice_of_a_plugin,
@@ -54,8 +55,6 @@ from gpupartition.kube import (
 )
 from gpupartition.kube.reflector import Reflector
 
-OURS = f"app.kubernetes.io/managed-by={names.FIELD_MANAGER}"
-
 
 class MayNotRead(Exception):  # noqa: N818  (reads as what happened)
     """The operator has no right to read what it needs of a driver's namespace."""
@@ -95,7 +94,13 @@ class Caches:
             pack_slice,
             self._slice_changed,
             page=100,
-            indexes={"node": slice_node, "not ours": slice_of_a_plugin, "group": slice_group, "on": slice_on},
+            indexes={
+                "node": slice_node,
+                "not ours": slice_of_a_plugin,
+                "astray": slice_astray,
+                "group": slice_group,
+                "on": slice_on,
+            },
         )
         self.claims = Reflector(
             client, RESOURCE_CLAIMS, claim or trim_claim, self._claim_changed, indexes={"pool": claim_pools}
@@ -163,16 +168,14 @@ class Caches:
         return [self.nodes, self.slices, self.claims, self.records, self.freeze]
 
     async def read_rules(self, kind: Kind) -> None:
-        """Keep our DeviceTaintRules too, in the version that the server has; returns when they are read completely."""
+        """Keep DeviceTaintRules of our names too, in the version that the server has; returns when they are read completely."""
         if self._rules is None:
-            self._rules = Reflector(
-                self._client, kind, trim_rule, self._rule_changed, label_selector=OURS, indexes={"node": rule_node}
-            )
+            self._rules = Reflector(self._client, kind, trim_rule, self._rule_changed, indexes={"node": rule_node})
             await self._begin(self._rules)
         await self._rules.synced.wait()
 
     def rule(self, name: str) -> Object | None:
-        """One of our DeviceTaintRules."""
+        """The DeviceTaintRule of this name, which may be somebody else's."""
         return self._rules.get(name) if self._rules is not None else None
 
     def rules_of(self, node: str) -> list[Object]:
@@ -256,8 +259,10 @@ class Caches:
             self._on_node(node)
 
     def _slice_changed(self, _: str, old: PackedSlice | None, new: PackedSlice | None) -> None:
-        for node in {n for o in (old, new) if o for n in (*slice_node(o), *slice_owners(o))}:
-            self._on_node(node)
+        for each in filter(None, (old, new)):
+            about = {pool.rpartition("/")[2] for pool in slice_astray(each)}
+            for node in about.union(slice_node(each), slice_owners(each)):
+                self._on_node(node)
 
     def _claim_changed(self, _: str, old: Object | None, new: Object | None) -> None:
         for pool in {p for o in (old, new) if o for p in claim_pools(o)}:
@@ -265,8 +270,11 @@ class Caches:
             for node in {unit, *(record.name for record in self.records.by("group", unit))}:
                 self._on_node(node)
 
-    def _rule_changed(self, _: str, old: Object | None, new: Object | None) -> None:
-        for node in {n for o in (old, new) if o for n in rule_node(o)}:
+    def _rule_changed(self, name: str, old: Object | None, new: Object | None) -> None:
+        about = {n for o in (old, new) if o for n in rule_node(o)}
+        for node in about or {
+            n for n, body in self.nodes.items() if names.taint_rule(n, body["metadata"]["uid"]) == name
+        }:
             self._on_node(node)
 
     def _pod_changed(self, _: str, old: Object | None, new: Object | None) -> None:

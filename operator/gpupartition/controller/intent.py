@@ -22,6 +22,7 @@ from gpupartition.api.v1alpha1 import (
     PolicyStatus,
 )
 from gpupartition.backends import BACKENDS
+from gpupartition.backends.slices import slice_count, slice_name
 from gpupartition.controller.caches import Caches, MayNotRead
 from gpupartition.controller.groups import Groups
 from gpupartition.controller.probe import Probe
@@ -279,6 +280,20 @@ class Intents:
         if isinstance(found, Refused):
             return Intent(wanted=None, refused=True, problems=found.problems)
         return Intent(wanted=found)
+
+    def not_ours(self, driver: Driver, node: str, group: Group | None, wanted: Config | None) -> str:
+        """The ResourceSlice of somebody else that has the name of one that this node is to have, or is in its pool; "" where there is none."""
+        pool = driver.backend.pool_name(driver.spec, node, group)
+        for astray in self._caches.slices.by("astray", pool):
+            if astray.driver == driver.driver_name:
+                return f"ResourceSlice {astray.name} (of node {astray.node}) is in its pool {pool}"
+        if driver.spec.publish is None or wanted is None:
+            return ""
+        unit = group.name if group is not None else node
+        asked = (slice_name(driver.driver_name, unit, number) for number in range(slice_count(wanted.pool)))
+        there = (self._caches.slices.get(name) for name in asked)
+        taken = next((each.name for each in there if each is not None and each.driver != driver.driver_name), "")
+        return taken and f"ResourceSlice {taken} has the name of one of its own"
 
     def facts(self, driver: Driver, node: Object, state: NodeStateStatus | None, group: Group | None) -> NodeFacts:
         """A node as the caches know it, in this group; `state` is what its record says, if it has one."""

@@ -79,6 +79,11 @@ def slice_of_a_plugin(each: PackedSlice) -> Iterable[str]:
     return () if each.ours else (each.driver,)
 
 
+def slice_astray(each: PackedSlice) -> Iterable[str]:
+    """The pool, where that is called neither as the node's own nor as one of this operator's: it may be another node's."""
+    return () if each.ours or each.pool == each.node else (each.pool,)
+
+
 def slice_node(each: PackedSlice) -> Iterable[str]:
     """The node that it belongs to."""
     return (each.node,) if each.node else ()

@@ -34,7 +34,7 @@ from gpupartition.domain.holders import Holder
 from gpupartition.domain.others import at_work, skips
 from gpupartition.domain.phases import ABANDONED
 from gpupartition.domain.pool import Pool
-from gpupartition.domain.quiesce import holds, in_force, quiesce
+from gpupartition.domain.quiesce import TAINTS, holds, in_force, is_ours, quiesce
 from gpupartition.domain.retiring import retired
 from gpupartition.domain.world import AT_REST, Limits, World
 from gpupartition.domain.writes import Subject
@@ -112,7 +112,8 @@ class Assembly:
     ) -> Reading:
         """One node as it was found; `live` says that it was read after its record, so that things may be decided."""
         name, state, now = record.name, record.state, datetime.now(UTC)
-        node, group, rule = found.node, found.group, found.rule
+        node, group = found.node, found.group
+        rule = found.rule if found.rule is not None and is_ours(found.rule) else None
         alive = node is not None and node["metadata"]["uid"] == record.spec.node_uid
         facts = (
             NodeFacts(node=node, slices=found.slices, pods=found.pods, known=known(state), group=group)
@@ -149,6 +150,7 @@ class Assembly:
             wanted=intent.wanted,
             refused=intent.refused,
             left_out=intent.left_out,
+            not_ours="" if state.phase is Phase.UP_TO_DATE else self._not_ours(driver, name, group, found.rule, intent),
             revision=policy.status.revision if policy else "",
             grant=grant_of(ledger, name),
             grant_stands=stands(grant_of(ledger, name), record),
@@ -252,6 +254,12 @@ class Assembly:
         if live and change.change == "Restart":
             held = await self._mark_terminating(held)
         return change.blocked_by(held)
+
+    def _not_ours(self, driver: Driver, name: str, group: Group | None, rule: Object | None, intent: Intent) -> str:
+        """What of somebody else is where only this node's own may be, in words."""
+        if rule is not None and not is_ours(rule) and driver.quiesce in TAINTS:
+            return f"DeviceTaintRule {rule['metadata']['name']} has the name of the one that would close it"
+        return self._intents.not_ours(driver, name, group, intent.wanted)
 
     def _in_use(self, record: Record, observed: Observation, held: tuple[Holder, ...]) -> frozenset[str] | None:
         """Those of the retired devices of a node at rest that somebody has; None until that can be told."""

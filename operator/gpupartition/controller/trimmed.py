@@ -10,6 +10,7 @@ from typing import Any
 from gpupartition import names
 from gpupartition.controller.records import Record
 from gpupartition.domain.leading import led, nodes_led
+from gpupartition.domain.quiesce import is_ours
 from gpupartition.kube import Object
 
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
@@ -57,9 +58,9 @@ def _shared(result: Object) -> Object:
     return result | {name: intern(str(result[name])) for name in ("driver", "pool")}
 
 
-def trim_rule(body: Object) -> Object:
-    """Our taint rules whole: their conditions prove that the feature is on."""
-    return trim(body)
+def trim_rule(body: Object) -> Object | None:
+    """Taint rules of our names whole: the conditions of ours prove that the feature is on."""
+    return trim(body) if body["metadata"]["name"].startswith(names.TAINT_RULES) else None
 
 
 def trim_daemon_set(body: Object) -> Object:
@@ -88,7 +89,7 @@ def trim_pod(body: Object) -> Object:
 
 def rule_node(body: Object) -> Iterable[str]:
     """The node that one of our rules is about."""
-    return (str(body["metadata"].get("annotations", {}).get(names.FULL_NODE_NAME, "")),)
+    return (str(body["metadata"].get("annotations", {}).get(names.FULL_NODE_NAME, "")),) if is_ours(body) else ()
 
 
 def claim_pools(body: Object) -> Iterable[str]:

@@ -95,7 +95,7 @@ class Document:
     ) -> dict[str, Any]:
         before = config_map or {"metadata": {"namespace": self.namespace, "name": self.name}}
         meta = before["metadata"]
-        labels = {"app.kubernetes.io/managed-by": names.FIELD_MANAGER, **meta.get("labels", {})}
+        labels = {names.MANAGED_BY: names.FIELD_MANAGER, **meta.get("labels", {})}
         annotations = {**meta.get("annotations", {}), names.ENTRIES: json.dumps(stamps, sort_keys=True)}
         return {
             **before,

@@ -56,6 +56,11 @@ def in_force(held: Sequence[Hold]) -> Hashable | None:
     return tuple(hold.seen for hold in held) if all(hold.active for hold in held) else None
 
 
+def is_ours(rule: Object) -> bool:
+    """Whether this operator made a rule. What somebody else has put under its name closes who knows what, and is theirs."""
+    return bool(rule["metadata"].get("labels", {}).get(names.MANAGED_BY) == names.FIELD_MANAGER)
+
+
 def rule_is_active(rule: Object) -> bool:
     """Whether a rule does anything yet."""
     return bool(rule["spec"]["taint"].get("effect") == "NoSchedule")

@@ -48,6 +48,7 @@ REASONS: Final[Mapping[str, str]] = {
     "DevicePluginPresent": "switch off what the message names; then it goes on by itself",
     "TwoOwners": "switch off what the message names; then it goes on by itself",
     "Retiring": "nothing is to be done: they go when the pods that have them end",
+    "NameTaken": "find out whose it is, and delete what the message names",
     "SkipRequested": "kubectl label node {node} gpupartition.dev/skip-",
     "ForeignMaintenance": "its turn comes when the others are done; kubectl uncordon {node}, if it was forgotten",
     "Abandoned": "nothing leads on: it was let go of as it is",

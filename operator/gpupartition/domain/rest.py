@@ -63,7 +63,7 @@ def _take_grant(state: State, world: World, token: str) -> Step:
         or has_wanted(state, world)
         or world.skip
         or world.held_back
-        or bool(world.at_work)
+        or bool(world.at_work or world.not_ours)
     )
     if useless:
         return Step(taken, "")
@@ -205,6 +205,8 @@ def _kept_out(world: World) -> Waiting | None:
     """Why the node is not to be changed at all; None when it may be."""
     if world.skip:
         return _as(Phase.SKIPPED, "SkipRequested", f"it carries the label {names.SKIP}; remove that to have it changed")
+    if world.not_ours:
+        return _as(Phase.SKIPPED, "NameTaken", f"somebody else's {world.not_ours}; find out whose it is, and delete it")
     if world.observed.lost_gpus:
         there = len(world.observed.pool.gpus)
         message = f"publishes {there} of {there + world.observed.lost_gpus} GPUs; mend the hardware, or tell its driver of fewer GPUs"

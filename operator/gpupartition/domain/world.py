@@ -122,6 +122,7 @@ class World:
     away: timedelta = timedelta(0)  # for how long the node has not been Ready
     ready_since: datetime | None = None  # since when it has been
     at_work: str = ""  # what others are doing to the node
+    not_ours: str = ""  # what of somebody else is where only this node's own may be, in words
     skip: bool = False  # somebody asked to leave the node alone
     held_back: bool = False  # the policy is paused, or everything is frozen
     left_out: Problem | None = None  # why nothing is done to this node, while others of the policy go on
