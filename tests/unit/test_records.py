@@ -11,7 +11,7 @@ from tests.unit.worlds import HALVES
 from gpupartition.api.v1alpha1 import NodeStateStatus, Phase
 from gpupartition.controller.collect import Unclear, used
 from gpupartition.controller.ledger import moving
-from gpupartition.controller.records import Record, dump, new_record
+from gpupartition.controller.records import Record, dump, new_record, with_state
 from gpupartition.kube import Object
 
 TARGET: Final = dump(NodeStateStatus(target=HALVES.assigned()))["target"]
@@ -48,6 +48,15 @@ def test_of_a_record_that_cannot_be_read_only_that_it_is_there_is_known(
     assert record.state.model_dump(exclude=known) == NodeStateStatus().model_dump(exclude=known)
     assert record.unreadable in record.state.message
     assert "kubectl edit gpupartitionnodestate node-1" in record.state.message
+
+
+def test_what_a_later_release_has_written_is_kept_and_hinders_nothing() -> None:
+    """Whoever goes back one release has records with fields that this one does not know, and may go forward again."""
+    later = {"phase": "Draining", "token": "t", "target": TARGET | {"later": {"a": 1}}, "later": ["b"]}
+    record = Record.read(body(later))
+    assert (record.unreadable, record.state.phase) == ("", Phase.DRAINING)
+    moved = with_state(body(later), record.state.model_copy(update={"phase": Phase.APPLYING}))["status"]
+    assert (moved["phase"], moved["later"], moved["target"]["later"]) == ("Applying", ["b"], {"a": 1})
 
 
 @pytest.mark.parametrize("status", [[], 7, "a", {"token": 7}, {"token": "t" * 65}])

@@ -25,6 +25,7 @@ from gpupartition.api.v1alpha1.shared import (
     Quantity,
     Subdomain,
     Time,
+    Told,
     Uid,
 )
 
@@ -273,7 +274,7 @@ class Purpose(StrEnum):
     RECOVERY = "Recovery"
 
 
-class Grant(Model):
+class Grant(Told):
     """One node's permission to be made unavailable; an entry of the ledger."""
 
     node: NodeName
@@ -292,7 +293,7 @@ class Grant(Model):
     changed."""
 
 
-class DriverStatus(Model):
+class DriverStatus(Told):
     """What is true of the driver, as last read."""
 
     observed_generation: int | None = -1

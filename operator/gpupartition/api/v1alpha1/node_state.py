@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gpupartition.api.rules import checks, fixed
-from gpupartition.api.v1alpha1.shared import Blocker, Hash, LabelValue, Message, Model, NodeName, Reason, Time, Uid
+from gpupartition.api.v1alpha1.shared import Blocker, Hash, LabelValue, Message, NodeName, Reason, Time, Told, Uid
 
 
 class Phase(StrEnum):
@@ -29,7 +29,7 @@ class Phase(StrEnum):
     SKIPPED = "Skipped"
 
 
-class PolicyRef(Model):
+class PolicyRef(Told):
     """The policy that has the node."""
 
     name: NodeName
@@ -38,7 +38,7 @@ class PolicyRef(Model):
     """Its UID."""
 
 
-class NodeStateSpec(Model, json_schema_extra=checks(fixed("delete the record; the operator makes it anew"))):
+class NodeStateSpec(Told, json_schema_extra=checks(fixed("delete the record; the operator makes it anew"))):
     """Whose node this is; immutable."""
 
     policy_ref: PolicyRef
@@ -49,7 +49,7 @@ class NodeStateSpec(Model, json_schema_extra=checks(fixed("delete the record; th
     """Name of the GpuPartitionDriver."""
 
 
-class Assigned(Model):
+class Assigned(Told):
     """A layout as a node can have it: by which value it is assigned, and the pool that it publishes.
 
     `assignment` is None where the node carries none (it runs the base). `pool` is the canonical JSON of domain/pool.py: what must be
@@ -69,7 +69,7 @@ class Assigned(Model):
     """When the record first named it."""
 
 
-class Restart(Model):
+class Restart(Told):
     """The driver pod that has to go, recorded before it is deleted, and the step for which."""
 
     pod_uid: Uid = Field(alias="podUID")
@@ -80,7 +80,7 @@ class Restart(Model):
     """Whether it is not the driver's plugin but the pod that carries out the node's assignment."""
 
 
-class NodeStateStatus(Model):
+class NodeStateStatus(Told):
     """The record of one node, written whole in one PUT (there is no status subresource: token, step, phase and finalizer move together)."""
 
     phase: Phase = Phase.PENDING

@@ -25,6 +25,7 @@ from gpupartition.api.v1alpha1.shared import (
     Reason,
     Subdomain,
     Time,
+    Told,
 )
 
 
@@ -201,7 +202,7 @@ class PolicySpec(Model):
     this operator first touched them, with the same care."""
 
 
-class NodeCounts(Model):
+class NodeCounts(Told):
     """How many nodes are where."""
 
     matched: int = 0
@@ -224,7 +225,7 @@ class NodeCounts(Model):
     """Nodes that would be changed, if mode were Enforce."""
 
 
-class FailedNode(Model):
+class FailedNode(Told):
     """A node that did not get there, and why."""
 
     node: NodeName
@@ -237,7 +238,7 @@ class FailedNode(Model):
     """Since when."""
 
 
-class ProfileCapacity(Model):
+class ProfileCapacity(Told):
     """How many devices of one profile are published, and how many of them are allocated."""
 
     profile: Annotated[str, Field(max_length=128)]
@@ -248,7 +249,7 @@ class ProfileCapacity(Model):
     """Devices allocated to a claim."""
 
 
-class DriftBrake(Model):
+class DriftBrake(Told):
     """The brake that keeps a policy from repairing many nodes at once whose drift has one cause."""
 
     since: Time | None = None
@@ -261,7 +262,7 @@ class DriftBrake(Model):
     """When it was obeyed; drift from before that counts no more."""
 
 
-class PolicyStatus(Model):
+class PolicyStatus(Told):
     """What is true of the policy's nodes, as last read."""
 
     observed_generation: int = -1

@@ -24,6 +24,12 @@ class Model(BaseModel):
     )
 
 
+class Told(Model):
+    """Base of what the operator itself writes. Fields of a later release are kept as they are, so that going back to this one loses none."""
+
+    model_config = ConfigDict(extra="allow")
+
+
 def cut(limit: int) -> BeforeValidator:
     """Shorten a text that people read: what happened must reach them, even where it is longer than the field."""
     return BeforeValidator(
@@ -69,7 +75,7 @@ Reason = Annotated[str, Field(max_length=128, pattern=rf"^({_WORD})?$")]  # cond
 Message = Annotated[str, cut(4096), Field(max_length=4096)]
 
 
-class Condition(Model):
+class Condition(Told):
     """metav1.Condition."""
 
     type: Annotated[str, Field(min_length=1, max_length=316, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?$")]
@@ -86,7 +92,7 @@ class Condition(Model):
     """When status changed last."""
 
 
-class Blocker(Model):
+class Blocker(Told):
     """Who keeps a node from being repartitioned."""
 
     node: NodeName
