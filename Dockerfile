@@ -1,5 +1,7 @@
 # The operator's image: no compiler, no shell needed, not root, and nothing that it would have to write.
-FROM python:3.11-slim AS build
+# For a build that is the same tomorrow, name its digest: --build-arg PYTHON=python:3.11-slim@sha256:...
+ARG PYTHON=python:3.11-slim
+FROM ${PYTHON} AS build
 WORKDIR /src
 COPY requirements.lock ./
 # All wheels, each held against its hash. What the operator needs of them is installed from here below, and nothing from anywhere else.
@@ -10,7 +12,7 @@ RUN python -m venv /opt/gpupartition \
  && /opt/gpupartition/bin/pip install --disable-pip-version-check --no-cache-dir --no-index --find-links /wheels . \
  && /opt/gpupartition/bin/pip uninstall --yes pip
 
-FROM python:3.11-slim
+FROM ${PYTHON}
 COPY --from=build /opt/gpupartition /opt/gpupartition
 ENV PATH=/opt/gpupartition/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 65532:65532

@@ -8,9 +8,10 @@ WORKERS ?= 2
 ARGS ?=
 ROUNDS ?= 10
 SEED ?= 1
+CASES ?= 100000
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down kind-demo test unit e2e chaos bench bench-scale lint format crds chart run lock
+.PHONY: help demo demo-down kind-demo test unit e2e chaos fuzz bench bench-scale lint format crds chart run sbom lock
 
 help:  ## show this
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -45,6 +46,9 @@ chaos: $(STAMP)  ## everything goes wrong at once: ROUNDS=100 SEED=7 for more an
 	@$(BIN)/python -m testbed build
 	@CHAOS_ROUNDS=$(ROUNDS) CHAOS_SEED=$(SEED) $(PYTEST) -q -s tests/e2e/test_chaos.py $(ARGS)
 
+fuzz: $(STAMP)  ## hostile input of every kind, in bounded time and memory: CASES=1000000 for more
+	@ulimit -v 4000000; HOSTILE=$(CASES) $(PYTEST) -q -n $(WORKERS) --dist worksteal tests/properties/test_hostile_*.py $(ARGS)
+
 bench: $(STAMP)  ## how long it takes, against bounds: ARGS=plan for one of the measurements
 	@$(BIN)/python -m testbed build
 	@$(BIN)/python -m tests.bench $(ARGS)
@@ -72,6 +76,9 @@ chart: $(STAMP)  ## write what of the Helm charts follows from manifests/ and cr
 
 run: $(STAMP)  ## the operator against the current kube context
 	@$(BIN)/python -m gpupartition run $(ARGS)
+
+sbom: $(STAMP)  ## list what is in the image, for scanners: dist/sbom.cdx.json
+	@$(BIN)/python -m tests.unit.sbom
 
 lock: $(STAMP)  ## pin all dependencies anew, with hashes
 	@$(BIN)/python -m pip install --quiet uv
