@@ -8,8 +8,12 @@ characters and escape sequences too, half of a character never (Go writes U+FFFD
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import cache
 from typing import Any, Final
 
 from hypothesis import HealthCheck, settings
@@ -19,9 +23,14 @@ from testbed.nodes import DRIVER_NAMESPACE
 from tests.e2e.api_examples import EXAMPLES, written
 
 from gpupartition import names
+from gpupartition.cli.offline import refused
 from gpupartition.kube import Object
 
-ROUNDS: Final = int(os.environ.get("HOSTILE", "15"))  # examples of each test; more of them for whoever has the time
+CASES: Final = int(os.environ.get("HOSTILE", "0"))  # of all tests together; `make fuzz` asks for many
+LEAST: Final = 15  # of each test
+# Of a hundred cases, how many each kind of test gets: a command takes fifty milliseconds, a record two.
+SHARES: Final = {"commands": 12, "backends": 8, "copies": 8, "compiling": 12, "schemas": 12, "pools": 16, "records": 16, "names": 6, "classes": 4, "evicting": 6}  # fmt: skip
+assert sum(SHARES.values()) == 100, SHARES
 
 NODE: Final = "node-1"
 NASTY: Final = (
@@ -80,15 +89,17 @@ JSON: Final = st.recursive(
 )
 
 
-def fuzz(**more: Any) -> settings:
-    """How a test here looks for examples: as long as it is asked to, and for nothing but answers that are wrong."""
+def fuzz(kind: str, tests: int = 1) -> settings:
+    """How a test here looks for examples: as long as it is asked to, and for nothing but answers that are wrong. `tests`: so many share them."""
     quiet = [
         HealthCheck.too_slow,
         HealthCheck.data_too_large,
         HealthCheck.filter_too_much,
         HealthCheck.large_base_example,
     ]
-    return settings(max_examples=ROUNDS, suppress_health_check=quiet, **more)
+    each = CASES * SHARES[kind] // (100 * tests)
+    slow = timedelta(seconds=20) if CASES else None  # whoever looks for what hangs gives a busy machine time
+    return settings(max_examples=max(LEAST, each), suppress_health_check=quiet, deadline=slow)
 
 
 def some(strategy: SearchStrategy[Any], most: int = 3) -> SearchStrategy[list[Any]]:
@@ -271,6 +282,34 @@ def pod(draw: DrawFn, namespace: str = DRIVER_NAMESPACE) -> Object:
     return draw(of({"metadata": metadata(namespace=namespace)}, spec=spec, status=status))
 
 
+def texts_of_devices() -> SearchStrategy[dict[str, str]]:
+    """Attributes that are texts, of the driver's own domain."""
+    return st.dictionaries(IDENTIFIER, TEXT.map(lambda text: text[:64]), min_size=1, max_size=3)
+
+
+DRAIN: Final = of(
+    {"mode": st.sampled_from(["WhenIdle", "Wait", "Evict"])},
+    force=st.booleans(),
+    deleteEmptyDir=st.booleans(),
+    waitForCompletion=of({"matchLabels": st.dictionaries(st.just("pool"), VALUE, min_size=1)}),
+)
+
+
+@st.composite
+def budget(draw: DrawFn) -> Object:
+    """A PodDisruptionBudget: without a selector it is about nobody, with an empty one about all pods of its namespace."""
+    requirement = of({"key": QUALIFIED, "operator": st.sampled_from(["Exists", "DoesNotExist"])}) | of(
+        {
+            "key": QUALIFIED,
+            "operator": st.sampled_from(["In", "NotIn"]),
+            "values": st.lists(VALUE, min_size=1, max_size=2),
+        }
+    )
+    selector = of({}, matchLabels=LABELS, matchExpressions=some(requirement, 2))
+    status = of({}, disruptionsAllowed=WHOLE, conditions=CONDITIONS)
+    return draw(of({"metadata": metadata(namespace="team-a"), "spec": of({}, selector=selector)}, status=status))
+
+
 # Names of variables: printable ASCII without an equals sign. Values, arguments and images: any text.
 VARIABLE: Final = of(
     {
@@ -388,9 +427,51 @@ def config_map(draw: DrawFn, name: str, namespace: str, file: str, *seeds: Any) 
 SOMETHING: Final = written(EXAMPLES["accepted"][0])
 
 
+WORD: Final = TEXT | DNS | QUALIFIED | VALUE | QUANTITY
+LIKE: Final[dict[type, SearchStrategy[Any]]] = {
+    str: WORD,
+    int: WHOLE,
+    bool: st.booleans(),
+    float: WHOLE,
+    type(None): WORD,
+}
+
+
+@st.composite
+def bent(draw: DrawFn, value: Any) -> Any:
+    """The value, with something of the same type in the place of one to three of its leaves, or under another key: schemas let much of it through."""
+    made = copy.deepcopy(value)
+    for _ in range(draw(st.integers(1, 3))):
+        leaves = list(_leaves(made))
+        if not leaves:
+            break
+        inside, key = draw(st.sampled_from(leaves))
+        if isinstance(inside, dict) and draw(st.integers(0, 5)) == 0:
+            inside[draw(WORD)] = inside.pop(key)
+        else:
+            inside[key] = draw(LIKE[type(inside[key])])
+    return made
+
+
+def _leaves(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Where they are: the mapping or list, and the key or place."""
+    places = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inside in list(places):
+        if isinstance(inside, dict | list):
+            yield from _leaves(inside)
+        else:
+            yield value, key
+
+
+@cache
+def accepted(kind: str) -> list[Object]:
+    """The examples of one of our kinds that an API server takes as they stand: it drops what is null."""
+    examples = map(written, EXAMPLES["accepted"])
+    return [body for body in examples if body["kind"] == kind and not refused(body)]
+
+
 @st.composite
 def written_by_hand(draw: DrawFn, kind: str) -> Object:
     """One of our own kinds, somewhere between what is right and what is not: whether it passes the schema is not said."""
-    whole = [body for example in EXAMPLES["accepted"] if (body := written(example))["kind"] == kind]
-    body = draw(st.sampled_from(whole))
-    return {**body, "spec": draw(spoilt(body["spec"]))}
+    body = draw(st.sampled_from(accepted(kind)))
+    return {**body, "spec": draw(bent(body["spec"]) | spoilt(body["spec"]))}

@@ -160,7 +160,7 @@ OURS: Final = {"GpuPartitionPolicy", "GpuPartitionDriver", "DeviceClass"}
 
 @pytest.mark.parametrize("command", LOOKS)
 @given(fleet=clusters(), form=st.sampled_from(FORMS))
-@fuzz()
+@fuzz("commands", len(LOOKS) + len(READS))
 def test_a_command_looks_at_whatever_is_in_a_cluster(command: str, fleet: Fleet, form: str) -> None:
     form = {("adopt", "table"): "yaml", ("classes", "table"): "yaml"}.get((command, form), form)
     told(command, form, *run(fleet, [command, *LOOKS[command], "-o", form]))
@@ -168,7 +168,7 @@ def test_a_command_looks_at_whatever_is_in_a_cluster(command: str, fleet: Fleet,
 
 @pytest.mark.parametrize("command", READS)
 @given(fleet=clusters(), text=texts(), form=st.sampled_from(FORMS))
-@fuzz()
+@fuzz("commands", len(LOOKS) + len(READS))
 def test_a_command_reads_whatever_is_piped_into_it(command: str, fleet: Fleet, text: bytes, form: str) -> None:
     form = {("classes", "table"): "yaml"}.get((command, form), form)
     told(command, form, *run(fleet, [command, *READS[command], "-o", form], text))

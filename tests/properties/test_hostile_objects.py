@@ -116,7 +116,7 @@ def facts(draw: st.DrawFn) -> NodeFacts:
 
 @pytest.mark.parametrize("kind", DRIVERS)
 @given(data=st.data())
-@fuzz()
+@fuzz("backends", len(DRIVERS))
 def test_each_backend_answers_or_refuses_in_words(kind: str, data: st.DataObject) -> None:
     driver = DriverSpec.model_validate({"type": kind, **DRIVERS[kind]})
     backend, cluster, on = BACKENDS[driver.type], data.draw(clusters(kind)), data.draw(facts())
@@ -215,7 +215,7 @@ def containers(template: Object) -> Iterator[Object]:
     slices=st.lists(hostile.resource_slice(st.just("gpu.example.com")), max_size=4),
     claims=st.lists(hostile.claim(), max_size=3),
 )
-@fuzz()
+@fuzz("pools")
 def test_a_pool_is_read_whatever_is_published_and_held(slices: list[Object], claims: list[Object]) -> None:
     pool = Pool.read(s for s in slices if s["spec"]["pool"]["name"] == hostile.NODE)
     again = Pool.from_json(pool.to_json())
@@ -239,12 +239,12 @@ def test_a_controller_revision_of_another_shape_says_nothing_of_what_a_pod_runs(
 
 
 @given(data=st.data())
-@fuzz()
+@fuzz("copies")
 def test_the_operator_keeps_a_copy_of_whatever_there_is(data: st.DataObject) -> None:
     """What its caches make of an object ends the operator, should it fail."""
     for strategy, keep, *indexes in (
         (hostile.node(), trimmed.trim_node, trimmed.node_ready),
-        (hostile.resource_slice(), packed.pack_slice, packed.slice_node, packed.slice_of_a_plugin),
+        (hostile.resource_slice(), packed.pack_slice, packed.slice_node, packed.slice_of_a_plugin, packed.slice_astray),
         (hostile.claim(), trimmed.trim_claim, trimmed.claim_pools),
         (hostile.pod(), trimmed.trim_pod, trimmed.pod_node),
         (hostile.daemon_set("base"), trimmed.trim_daemon_set),
@@ -260,7 +260,7 @@ def test_the_operator_keeps_a_copy_of_whatever_there_is(data: st.DataObject) -> 
 
 
 @given(body=hostile_statuses.record(), now=st.sampled_from([NOW, datetime(1971, 1, 1, tzinfo=UTC)]))
-@fuzz()
+@fuzz("records")
 def test_a_record_is_read_whatever_is_in_it_and_what_cannot_be_read_is_nodes_own_trouble(
     body: Object, now: datetime
 ) -> None:
@@ -291,7 +291,7 @@ def test_a_record_is_read_whatever_is_in_it_and_what_cannot_be_read_is_nodes_own
 
 @pytest.mark.parametrize("kind", ["GpuPartitionPolicy", "GpuPartitionDriver"])
 @given(data=st.data())
-@fuzz()
+@fuzz("schemas", 2)
 def test_what_the_schema_lets_through_is_read_and_all_else_refused_in_words(kind: str, data: st.DataObject) -> None:
     body = data.draw(hostile.written_by_hand(kind))
     whys = refused(body)
