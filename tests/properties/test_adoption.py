@@ -10,11 +10,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.properties.filled import legal
 from tests.properties.test_layouts import LAW, accepted, worlds
-from tests.unit import test_amd_dcm as amd
-from tests.unit import test_example_backend as example
-from tests.unit import test_nvidia_mig as nvidia
+from tests.unit import amd, example, nvidia
+from tests.unit.example import SHARED
 from tests.unit.test_adopted import adopted, amd_cluster, example_node, mig_cluster
-from tests.unit.test_example_backend import SHARED
 
 from gpupartition.api.v1alpha1 import PolicySpec
 from gpupartition.backends.example_limits import layout_problems

@@ -13,10 +13,7 @@ from hypothesis import strategies as st
 from tests.properties import hostile
 from tests.properties.hostile import fuzz
 from tests.properties.test_hostile_objects import unchanged_but_for_ours, unharmed
-from tests.unit import published
-from tests.unit import test_amd_dcm as amd
-from tests.unit import test_example_backend as example
-from tests.unit import test_nvidia_mig as nvidia
+from tests.unit import amd, example, nvidia, published
 from tests.unit.test_device_selectors import Published
 
 from gpupartition import names

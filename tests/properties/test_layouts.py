@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from tests.unit.example import AS_SENT, as_the_server_gives_it_back
 from tests.unit.published import BACKEND, Server, config, driver
-from tests.unit.test_example_backend import AS_SENT, as_the_server_gives_it_back
 
 from gpupartition.backends.plugin_template import whole_fingerprint
 from gpupartition.domain import fingerprint

@@ -4,7 +4,9 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpupartition.api.v1alpha1 import Assigned, DriverSpec, DriverType, PolicySpec
+from tests.unit.vendor import policy
+
+from gpupartition.api.v1alpha1 import Assigned, DriverSpec, DriverType
 from gpupartition.backends import BACKENDS
 from gpupartition.backends.slices import slice_name
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Observation
@@ -29,11 +31,6 @@ def equal(parts: int, **more: Any) -> dict[str, Any]:
 
 def choices(*profiles: str, **more: Any) -> dict[str, Any]:
     return layout("Choices", choices={"profiles": profiles, **more})
-
-
-def policy(*layouts: Mapping[str, Any]) -> PolicySpec:
-    named = [{**each, "name": f"l{number}"} for number, each in enumerate(layouts)]
-    return PolicySpec.model_validate({"driver": "d", "nodeSelector": {"matchLabels": {"a": "b"}}, "layouts": named})
 
 
 def node(**labels: str) -> dict[str, Any]:

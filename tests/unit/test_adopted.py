@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 import yaml
 from testbed.drivers.example import Settings, draw
+from tests.unit import amd, example, nvidia
 from tests.unit import published as publishing
-from tests.unit import test_amd_dcm as amd
-from tests.unit import test_example_backend as example
-from tests.unit import test_nvidia_mig as nvidia
 from tests.unit.worlds import HALVES, HALVES_RESTARTED, WHOLE, seen, world
 
 from gpupartition.api.v1alpha1 import DriverSpec, NodeStateStatus, PolicySpec

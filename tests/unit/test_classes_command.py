@@ -10,9 +10,8 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit import amd, nvidia
 from tests.unit import published as ours
-from tests.unit import test_amd_dcm as amd
-from tests.unit import test_nvidia_mig as nvidia
 from tests.unit.fleet import DRIVER, Fleet, equal, policy, whole
 from tests.unit.test_device_selectors import Published
 from tests.unit.test_foreseen import H100, devices, foreseen

@@ -6,9 +6,8 @@ from typing import Any, Final
 
 import pytest
 from testbed.drivers.example import Settings, draw
+from tests.unit import amd, nvidia
 from tests.unit import published as ours
-from tests.unit import test_amd_dcm as amd
-from tests.unit import test_nvidia_mig as nvidia
 
 from gpupartition.api.v1alpha1 import DriverType
 from gpupartition.backends import BACKENDS, offers, plugin_template

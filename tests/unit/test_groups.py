@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.published import BACKEND, H100, config, driver, equal, layout, policy
+from tests.unit.published import BACKEND, H100, config, driver, equal, layout
+from tests.unit.vendor import policy
 from tests.unit.worlds import world
 
 from gpupartition.api.v1alpha1 import DriverSpec, NodeStateStatus, Phase

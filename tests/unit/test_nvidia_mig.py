@@ -3,151 +3,43 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import yaml
+from tests.unit.nvidia import (
+    A30,
+    A100,
+    BACKEND,
+    EIGHT,
+    H100,
+    INSTALLED,
+    PLUGIN,
+    SEVENTHS,
+    compiled,
+    cut,
+    daemon_set,
+    device,
+    driver,
+    facts,
+    installed,
+    node,
+    observed,
+    profiles,
+    whole,
+    with_entries,
+)
+from tests.unit.vendor import T0, pod
 
-from gpupartition.api.v1alpha1 import DriverSpec, DriverType, PolicySpec
-from gpupartition.backends import BACKENDS
 from gpupartition.backends.nvidia_limits import DEPLOYED
 from gpupartition.backends.nvidia_mig import CONFIG, STATE
-from gpupartition.domain.backend import Cluster, Config, NodeFacts, Observation, Problem, Refused, Turn
+from gpupartition.domain.backend import Cluster, Config, NodeFacts, Problem, Refused, Turn
 from gpupartition.domain.effects import PatchNode
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.products import hint
 from gpupartition.names import ENTRIES, STEP
-
-BACKEND = BACKENDS[DriverType.NVIDIA_MIG]
-H100 = "NVIDIA H100 80GB HBM3"
-A100 = "NVIDIA A100-SXM4-40GB"
-A30 = "NVIDIA A30"
-T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
-
-Layouts = Sequence[Mapping[str, Any]]
-
-
-# -------------------------------------------------------------------------------------------------------------------- a node
-
-
-def driver(**more: Any) -> DriverSpec:
-    spec = {
-        "migManager": {"namespace": "gpu-operator", "name": "nvidia-mig-manager"},
-        "config": "gpp-mig",
-        "plugin": {"namespace": "dra-driver", "name": "kubelet-plugin"},
-    }
-    return DriverSpec.model_validate({"type": "NvidiaMig", "nvidiaMig": spec | more})
-
-
-def profiles(*named: str | tuple[str, int], **more: Any) -> dict[str, Any]:
-    counts = [(n, 1) if isinstance(n, str) else n for n in named]
-    wanted = [{"name": name, "count": count} for name, count in counts]
-    return {"match": {"all": True}, "type": "Profiles", "profiles": wanted, **more}
-
-
-def whole(**more: Any) -> dict[str, Any]:
-    return {"match": {"all": True}, "type": "Whole", **more}
-
-
-def policy(*layouts: Mapping[str, Any]) -> PolicySpec:
-    named = [{**each, "name": f"l{number}"} for number, each in enumerate(layouts)]
-    return PolicySpec.model_validate({"driver": "d", "nodeSelector": {"matchLabels": {"a": "b"}}, "layouts": named})
-
-
-def device(gpu: int, product: str, profile: str = "", place: str = "19-0", **more: Any) -> dict[str, Any]:
-    plain = profile.replace(".", "").replace("+", "-")
-    attributes = {
-        "type": {"string": "mig" if profile else "gpu"},
-        "productName": {"string": product},
-        "resource.kubernetes.io/pciBusID": {"string": f"0000:{more.get('bus', gpu):02x}:00.0"},
-    }
-    return {
-        "name": f"gpu-{gpu}-mig-{plain}-{place}" if profile else f"gpu-{gpu}",
-        "attributes": attributes | ({"profile": {"string": profile}} if profile else {}),
-        "capacity": {"memory": {"value": more.get("memory", "9984Mi")}},
-    }
-
-
-def cut(gpu: int, product: str, *named: str, **more: Any) -> list[dict[str, Any]]:
-    """The devices of one GPU; without profiles, the whole."""
-    return [device(gpu, product, n, f"1-{place}", **more) for place, n in enumerate(named)] or [
-        device(gpu, product, **more)
-    ]
-
-
-def node(
-    value: str | None = "all-disabled", state: str | None = "success", step: str = "", **more: Any
-) -> dict[str, Any]:
-    labels = {CONFIG: value, STATE: state, **more.pop("labels", {})}
-    return {
-        "metadata": {
-            "name": "n1",
-            "resourceVersion": "7",
-            "labels": {k: v for k, v in labels.items() if v is not None},
-            "annotations": {STEP: step} if step else {},
-        },
-        **more,
-    }
-
-
-def pod(namespace: str, name: str, *, ready: bool = True, uid: str = "", created: datetime = T0) -> dict[str, Any]:
-    owner = {"kind": "DaemonSet", "name": name, "uid": name, "controller": True}
-    return {
-        "metadata": {
-            "namespace": namespace,
-            "name": f"{name}-x",
-            "uid": uid or name,
-            "ownerReferences": [owner],
-            "creationTimestamp": created.isoformat(),
-        },
-        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": str(ready)}]},
-    }
-
-
-PLUGIN = pod("dra-driver", "kubelet-plugin")
-MIG_MANAGER = pod("gpu-operator", "nvidia-mig-manager")
-
-
-def facts(
-    *devices: list[dict[str, Any]],
-    on: Mapping[str, Any] | None = None,
-    pods: Sequence[Mapping[str, Any]] = (PLUGIN, MIG_MANAGER),
-    known: Pool | None = None,
-) -> NodeFacts:
-    spec = {
-        "driver": "gpu.nvidia.com",
-        "nodeName": "n1",
-        "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1},
-        "devices": [d for each in devices for d in each],
-    }
-    slices = [{"metadata": {"name": "s"}, "spec": spec}] if devices else []
-    return NodeFacts(node=on or node(), slices=slices, pods=pods, known=known or Pool())
-
-
-def daemon_set(
-    namespace: str, name: str, *, env: Mapping[str, str] | None = None, config: str = "gpp-mig", **labels: str
-) -> dict[str, Any]:
-    container = {"name": "c", "env": [{"name": k, "value": v} for k, v in (env or {}).items()]}
-    volumes = [{"name": "config", "configMap": {"name": config}}]
-    return {
-        "metadata": {"namespace": namespace, "name": name, "uid": name, "labels": labels},
-        "spec": {"template": {"metadata": {}, "spec": {"containers": [container], "volumes": volumes}}},
-    }
-
-
-INSTALLED = [daemon_set("gpu-operator", "nvidia-mig-manager"), daemon_set("dra-driver", "kubelet-plugin")]
-
-
-def installed(*config_maps: Mapping[str, Any], sets: Sequence[Mapping[str, Any]] = INSTALLED) -> Cluster:
-    return Cluster(daemon_sets=sets, config_maps=config_maps)
-
-
-def compiled(
-    *layouts: Mapping[str, Any], on: NodeFacts, of: DriverSpec | None = None, cluster: Cluster | None = None
-) -> Config:
-    return BACKEND.compile(of or driver(), policy(*layouts), on, cluster or installed())
 
 
 def refusals(*layouts: Mapping[str, Any], on: NodeFacts, cluster: Cluster | None = None) -> list[Problem]:
@@ -160,24 +52,6 @@ def entry_of(config: Config) -> Any:
     (body,) = config.objects
     assert body["key"] == config.assignment
     return body["content"]
-
-
-def with_entries(*configs: Config, at: datetime = T0) -> dict[str, Any]:
-    """The ConfigMap into which these layouts were written."""
-    config_map: dict[str, Any] | None = None
-    for config in configs:
-        (body,) = config.objects
-        config_map = body["document"].with_entry(config_map, body["key"], body["content"], at)
-    assert config_map is not None
-    return config_map
-
-
-def observed(of: NodeFacts, *config_maps: Mapping[str, Any]) -> Observation:
-    return BACKEND.observe(driver(), of, installed(*config_maps))
-
-
-EIGHT = [cut(gpu, H100) for gpu in range(8)]
-SEVENTHS = [cut(gpu, H100, *["1g.10gb"] * 7) for gpu in range(2)]
 
 
 # ---------------------------------------------------------------------------------------------------------------- what is told

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tests.unit.test_amd_dcm import BACKEND, CPX, EIGHT, compiled, driver, facts, gpu, mode, node, policy, theirs
+from tests.unit.amd import BACKEND, CPX, EIGHT, compiled, driver, facts, gpu, mode, node, theirs
+from tests.unit.vendor import policy
 
 from gpupartition.api.v1alpha1 import Grant, NodeStateStatus, Phase, PolicyStatus
 from gpupartition.controller.intent import Driver, Intent, Intents, Policy
