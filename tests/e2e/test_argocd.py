@@ -22,7 +22,7 @@ from tests.e2e.harness import DRIVERS, POLICIES, eventually
 from tests.e2e.publishing import gpus as gpu_group
 from tests.e2e.rollout import Watcher, equal, fault, freeze, looks_again, operator, policy, ready, says, unfreeze
 from tests.e2e.stage import HALVES, WHOLE, stage
-from tests.unit.test_docs import blocks
+from tests.unit.pages import blocks
 
 from gpupartition.domain.suspension import of_policy
 from gpupartition.kube import (

@@ -19,8 +19,8 @@ from testbed.programs import TestbedError
 from testbed.progress import Progress
 from tests.e2e.rollout import equal, policy
 from tests.e2e.shell import answer
-from tests.unit import test_conditions as situations
-from tests.unit.test_conditions import Row
+from tests.unit import situations
+from tests.unit.situations import Row
 from tests.unit.worlds import T0
 
 from gpupartition.api.v1alpha1 import PolicyStatus

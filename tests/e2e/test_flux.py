@@ -17,7 +17,7 @@ from testbed.build import KSTATUS, TOOLS, Builder, cache_folder
 from testbed.controlplane import ROOT
 from testbed.programs import TestbedError, leashed
 from testbed.progress import Progress
-from tests.unit import test_conditions as situations
+from tests.unit import situations
 from tests.unit.worlds import T0
 
 from gpupartition.api.v1alpha1 import PolicyStatus

@@ -35,7 +35,7 @@ from tests.e2e.rollout import (
     writes,
 )
 from tests.e2e.stage import stage
-from tests.unit.test_docs import blocks
+from tests.unit.pages import blocks
 
 from gpupartition.kube import (
     CLUSTER_ROLES,

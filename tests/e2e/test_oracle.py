@@ -13,7 +13,7 @@ from zlib import crc32
 import pytest
 from tests.e2e.oracle import answers, built, differences, shrunk
 from tests.properties.allocations import GPU, SELECTORS, Case, case, theirs
-from tests.unit.test_device_selectors import ATTRIBUTES, CAPACITY, COMES_TO
+from tests.unit.expressions import ATTRIBUTES, CAPACITY, COMES_TO
 
 from gpupartition.domain.allocator.allocate import Allocator
 from gpupartition.domain.allocator.pools import Features

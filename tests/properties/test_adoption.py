@@ -9,10 +9,10 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.properties.filled import legal
-from tests.properties.test_layouts import LAW, accepted, worlds
+from tests.properties.layouts import LAW, accepted, worlds
 from tests.unit import amd, example, nvidia
+from tests.unit.adopted import adopted, amd_cluster, example_node, mig_cluster
 from tests.unit.example import SHARED
-from tests.unit.test_adopted import adopted, amd_cluster, example_node, mig_cluster
 
 from gpupartition.api.v1alpha1 import PolicySpec
 from gpupartition.backends.example_limits import layout_problems

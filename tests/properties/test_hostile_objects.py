@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import json
-import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -13,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.properties import hostile, hostile_statuses
+from tests.properties.harm import NOW, unchanged_but_for_ours, unharmed
 from tests.properties.hostile import fuzz
 from tests.unit import published
 
 from gpupartition.api.v1alpha1 import DriverSpec, PolicySpec, PolicyStatus
 from gpupartition.backends import BACKENDS
-from gpupartition.backends import plugin_template as plugin
 from gpupartition.backends.plugin_pods import running_template
 from gpupartition.cli.offline import refused
 from gpupartition.controller import metrics, packed, trimmed
@@ -31,8 +29,7 @@ from gpupartition.domain.backend import Cluster, Config, NodeFacts, Refused
 from gpupartition.domain.conditions import summarise
 from gpupartition.domain.destination import is_expected
 from gpupartition.domain.effects import PatchNode
-from gpupartition.domain.entries import Unreadable, identity, is_entry, is_there, last_used, used, waits_for_rest
-from gpupartition.domain.entries import written as written_at
+from gpupartition.domain.entries import last_used
 from gpupartition.domain.holders import holders
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.reports import reports
@@ -46,7 +43,6 @@ refused(
     hostile.SOMETHING
 )  # the library for CEL raises the limit of recursion when it is first used, which a test here may not
 
-NOW: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NAMESPACE: Final = "gpus"
 ALL: Final = {"all": True}
 DRIVERS: Final[Mapping[str, Object]] = {
@@ -153,62 +149,6 @@ def test_each_backend_answers_or_refuses_in_words(kind: str, data: st.DataObject
     backend.cancel(driver, on, "s2")
     assert cluster == before
     assert all(told)
-
-
-def unharmed(labels: Mapping[str, str | None]) -> bool:
-    """Whether the API server would take these."""
-    return all(
-        value is None or re.fullmatch(r"[A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?", value, re.ASCII)
-        for value in labels.values()
-    )
-
-
-def unchanged_but_for_ours(body: Mapping[str, Any], cluster: Cluster, told: Collection[str]) -> None:
-    """What is written of a layout is what stood there, and in it nothing but what the layout says; nothing is where that cannot be read."""
-    present = cluster.present(body)
-    for ask in (is_there, used, written_at, waits_for_rest):
-        ask(body, present)
-    if not is_entry(body):
-        assert re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", body["metadata"]["name"])
-        template = body["spec"]["template"]
-        assert plugin.settings(template)
-        assert body["metadata"]["labels"].items() <= template["metadata"]["labels"].items()
-        assert [*containers(template)] in [[*containers(each)] for each in templates(cluster)]
-        return
-    document = body["document"]
-    try:
-        before, unreadable = document.read(present), ""
-    except Unreadable as why:
-        before, unreadable = {}, str(why)
-    if unreadable:
-        assert any(unreadable in each for each in told)
-        return
-    after = document.with_entry(present, body["key"], body["content"], NOW)
-    assert document.read(after) == {**before, body["key"]: json.loads(json.dumps(body["content"]))}
-    assert {k: v for k, v in after["data"].items() if k != document.file} == {
-        k: v for k, v in (present or {}).get("data", {}).items() if k != document.file
-    }
-    assert document.read(document.without(after, {body["key"]}, NOW)) == {
-        k: v for k, v in before.items() if k != body["key"]
-    }
-    assert identity(body)
-
-
-def templates(cluster: Cluster) -> Iterator[Object]:
-    """All from which a variant can be made."""
-    yield from (each["spec"]["template"] for each in cluster.daemon_sets)
-    for revision in cluster.controller_revisions:
-        spec = revision["data"].get("spec")
-        template = spec.get("template") if isinstance(spec, dict) else None
-        if isinstance(template, dict) and isinstance(template.get("spec"), dict):
-            yield template
-
-
-def containers(template: Object) -> Iterator[Object]:
-    """Each container without the variables that say the layout."""
-    for each in template["spec"].get("containers", ()):
-        env = [e for e in each.get("env", ()) if e["name"] not in {plugin.GPUS, plugin.PARTS, plugin.SHARED}]
-        yield {**{key: value for key, value in each.items() if key != "env"}, "env": env}
 
 
 @given(

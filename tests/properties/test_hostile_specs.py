@@ -11,10 +11,10 @@ from typing import Final
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.properties import hostile
+from tests.properties.harm import unchanged_but_for_ours, unharmed
 from tests.properties.hostile import fuzz
-from tests.properties.test_hostile_objects import unchanged_but_for_ours, unharmed
 from tests.unit import amd, example, nvidia, published
-from tests.unit.test_device_selectors import Published
+from tests.unit.expressions import Published
 
 from gpupartition import names
 from gpupartition.api.v1alpha1 import Drain, DriverSpec, DriverType, PolicySpec

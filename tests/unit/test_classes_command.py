@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit import amd, nvidia
 from tests.unit import published as ours
+from tests.unit.expressions import Published
 from tests.unit.fleet import DRIVER, Fleet, equal, policy, whole
-from tests.unit.test_device_selectors import Published
-from tests.unit.test_foreseen import H100, devices, foreseen
+from tests.unit.foreseen import devices, foreseen
 
 from gpupartition.__main__ import main, parser_of
 from gpupartition.api.v1alpha1 import DriverType
@@ -152,7 +152,7 @@ def test_what_the_operator_publishes_is_told_apart_by_profile() -> None:
 
 
 def test_mig_partitions_are_told_apart_by_profile_and_whole_gpus_by_type() -> None:
-    on = nvidia.facts(nvidia.cut(0, H100, "1g.10gb", "1g.10gb+me", "3g.40gb"), nvidia.cut(1, H100))
+    on = nvidia.facts(nvidia.cut(0, nvidia.H100, "1g.10gb", "1g.10gb+me", "3g.40gb"), nvidia.cut(1, nvidia.H100))
     layouts = [
         nvidia.profiles("1g.10gb", "1g.10gb+me", "3g.40gb", match={"indexes": [0]}),
         {"match": {"all": True}, "type": "Whole"},

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from tests.e2e import rights
 from tests.unit import phase_table
+from tests.unit.pages import blocks
 
 from gpupartition import names
 from gpupartition.__main__ import COMMANDS, main
@@ -21,10 +22,6 @@ ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-
-
-def blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
 
 
 def test_the_architecture_page_shows_the_phase_table_as_it_is() -> None:

@@ -7,8 +7,9 @@ from datetime import timedelta
 from typing import Any, Final
 
 import pytest
-from tests.unit.test_writes import subject, written
+from tests.unit.occupants import EVICT, OWNED, pod
 from tests.unit.worlds import LIMITS, QUARTERS, WHOLE, holder, quiesce, record, seen, world
+from tests.unit.writing import subject, written
 
 from gpupartition.api.v1alpha1 import Drain, DrainMode, OnTimeout, Phase, PodSelector
 from gpupartition.controller.refusals import FIRST, LONGEST, Refusals
@@ -17,23 +18,7 @@ from gpupartition.domain.effects import DeleteHolder, Effect, EvictPod
 from gpupartition.domain.eviction import Occupant, Refusal, budgets_of, monitoring, next_to_go, rests, spared
 from gpupartition.domain.world import AT_REST, World
 
-EVICT: Final = Drain(mode=DrainMode.EVICT)
 SECOND: Final = timedelta(seconds=1)
-OWNED: Final = {"kind": "ReplicaSet", "name": "web", "uid": "r", "controller": True}
-
-
-def pod(
-    name: str = "claim-pod", *, owner: Any = OWNED, protected: bool = False, refusal: Any = None, **more: Any
-) -> Occupant:
-    """A pod of a Deployment, unless told otherwise: `more` are fields of its metadata, spec or status."""
-    meta = {"namespace": "team", "name": name, "uid": f"uid-{name}", "ownerReferences": [owner] if owner else []}
-    meta |= {k: v for k, v in more.items() if k in {"annotations", "labels", "namespace", "deletionTimestamp"}}
-    body = {
-        "metadata": meta,
-        "spec": {"volumes": more.get("volumes", [])},
-        "status": {"phase": more.get("phase", "Running")},
-    }
-    return Occupant(body=body, protected=protected, refusal=refusal)
 
 
 CHOSEN: Final = PodSelector(match_labels={"kind": "training"})

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import pytest
+from tests.unit.occupants import EVICT, pod
 from tests.unit.scripted import Answer, Scripted, refusal, scripted
-from tests.unit.test_eviction import EVICT, pod
 from tests.unit.worlds import holder, world
 
 from gpupartition.controller.events import Recorder

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import pytest
+from tests.unit.allocations import counters, device, devices, of
 from tests.unit.fleet import asking, device_class
-from tests.unit.test_allocator import counters, device, devices, of
 
 from gpupartition.domain.allocator.allocate import Allocator
 from gpupartition.domain.allocator.selectors import UNKNOWN

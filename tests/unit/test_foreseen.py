@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
-
 import pytest
 from testbed.drivers.example import Settings, draw
 from tests.unit import amd, nvidia
 from tests.unit import published as ours
+from tests.unit.foreseen import devices, foreseen
 
 from gpupartition.api.v1alpha1 import DriverType
 from gpupartition.backends import BACKENDS, offers, plugin_template
 from gpupartition.backends import foreseen as foreseen_by
 from gpupartition.backends.example_limits import published
-from gpupartition.backends.foreseen import slices_after
 from gpupartition.domain.allocator.selectors import UNKNOWN
-from gpupartition.domain.backend import NodeFacts
-from gpupartition.domain.pool import Pool
-
-Body = dict[str, Any]
-H100: Final = "NVIDIA H100 80GB HBM3"
-
-
-def foreseen(kind: DriverType, then: Pool, now: Pool | None = None, on: NodeFacts | None = None) -> list[Body]:
-    present = on.slices if on is not None else ()
-    return slices_after(kind, "gpu.example.com", "n1", "n1", now=now or Pool(), then=then, present=present)
-
-
-def devices(bodies: list[Body]) -> list[Body]:
-    return [device for body in bodies for device in body["spec"].get("devices", ())]
 
 
 def test_each_type_of_driver_says_what_it_will_publish_and_of_which_kinds() -> None:
@@ -66,7 +50,7 @@ def test_what_the_example_driver_says_is_known_but_for_attributes(parts: int, sh
 
 
 def test_of_mig_partitions_the_profile_is_known_and_gpus_that_stay_keep_all_that_they_say() -> None:
-    on = nvidia.facts(nvidia.cut(0, H100), nvidia.cut(1, H100), nvidia.cut(2, H100, "1g.10gb"))
+    on = nvidia.facts(nvidia.cut(0, nvidia.H100), nvidia.cut(1, nvidia.H100), nvidia.cut(2, nvidia.H100, "1g.10gb"))
     layouts = [
         nvidia.profiles(("1g.10gb", 1), match={"indexes": [2]}),
         nvidia.profiles(("3g.40gb", 2), match={"indexes": [0]}),
@@ -86,7 +70,7 @@ def test_of_mig_partitions_the_profile_is_known_and_gpus_that_stay_keep_all_that
 
 
 def test_a_mig_gpu_that_is_made_whole_again_is_of_the_type_of_whole_gpus() -> None:
-    on = nvidia.facts(nvidia.cut(0, H100, "3g.40gb"))
+    on = nvidia.facts(nvidia.cut(0, nvidia.H100, "3g.40gb"))
     then = nvidia.compiled(nvidia.whole(), on=on).pool
     (whole,) = devices(foreseen(DriverType.NVIDIA_MIG, then, nvidia.observed(on).pool, on))
     assert whole["attributes"]["type"] == {"string": "gpu"}

@@ -4,64 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from tests.unit.published import BACKEND, H100, config, driver, equal, layout
-from tests.unit.vendor import policy
+from tests.unit.published import BACKEND, driver, layout
+from tests.unit.racks import OWN, RACK, compiled, facts, node, pool, published, racks, spans
 from tests.unit.worlds import world
 
-from gpupartition.api.v1alpha1 import DriverSpec, NodeStateStatus, Phase
-from gpupartition.backends.slices import Target
-from gpupartition.domain.backend import Cluster, Config, NodeFacts, Problem, Refused
-from gpupartition.domain.groups import HOSTNAME, PLACES, Group, joined, node_key, of_node, on_nodes
+from gpupartition.api.v1alpha1 import NodeStateStatus, Phase
+from gpupartition.domain.backend import Cluster, NodeFacts, Problem, Refused
+from gpupartition.domain.groups import HOSTNAME, PLACES, Group, node_key, of_node, on_nodes
 from gpupartition.domain.leading import former, leader, led, nodes_led, settled
 from gpupartition.domain.pool import NODES, Pool
 from gpupartition.domain.rest import rest
 from gpupartition.domain.world import AT_REST
-
-RACK = "example.com/rack"
-OWN = config(equal(2)).pool  # two GPUs, each in halves or whole
-
-
-def node(name: str, rack: str = "a", **labels: str) -> dict[str, Any]:
-    said = {RACK: rack, HOSTNAME: f"host-of-{name}", **labels}
-    return {"metadata": {"name": name, "uid": f"uid-{name}", "resourceVersion": "7", "labels": said}}
-
-
-def racks(*sizes: int) -> DriverSpec:
-    publish = {
-        "driverName": "gpu.example.org",
-        "inventory": {"gpus": [H100]},
-        "multiNode": {"groupLabel": RACK, "sizes": sizes or (2,)},
-    }
-    return DriverSpec.model_validate({"type": "Publish", "publish": publish})
-
-
-def pool(*nodes: str, sizes: tuple[int, ...] = (2,), own: Pool = OWN) -> Pool:
-    return joined("a", RACK, dict.fromkeys(nodes, own), {n: f"host-of-{n}" for n in nodes}, sizes)
-
-
-def facts(name: str, *members: str, leader: str = "n1", slices: Any = (), **group: Any) -> NodeFacts:
-    of = Group(name="a", leader=leader, members=[node(n) for n in members], **group)
-    return NodeFacts(node=node(name), slices=slices, group=of)
-
-
-def compiled(on: NodeFacts, *layouts: Any) -> Config:
-    return BACKEND.compile(racks(), policy(*layouts or (equal(2),)), on, Cluster())
-
-
-def published(there: Pool, *members: str) -> list[dict[str, Any]]:
-    nodes = [node(n) for n in members]
-    of = Target(
-        driver="gpu.example.org", pool_name="gpu.example.org/a", nodes=nodes, pool=there, assignment="x", group="a"
-    )
-    return of.bodies(3, "step")
-
-
-def spans(of: Pool) -> list[str]:
-    return [device.name for device in of.devices if "nodeSelector" in device.place]
-
 
 # ── what is in it ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.unit.fleet import Fleet
-from tests.unit.test_groups import pool, published, spans
+from tests.unit.racks import pool, published, spans
 
 from gpupartition.cli import map as command
 from gpupartition.cli.options import Unusable

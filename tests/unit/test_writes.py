@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
@@ -23,63 +22,32 @@ from tests.unit.worlds import (
     seen,
     world,
 )
+from tests.unit.writing import INERT, subject, written
 
 from gpupartition import names
-from gpupartition.api.v1alpha1 import DriverSpec, NodeStateStatus, Phase, Restart
-from gpupartition.backends.example import ExampleDriver
-from gpupartition.domain.backend import NodeFacts
+from gpupartition.api.v1alpha1 import NodeStateStatus, Phase, Restart
 from gpupartition.domain.effects import (
     ActivateTaintRule,
     CreateTaintRule,
     DeletePod,
     DeleteTaintRule,
-    Effect,
     EnsureConfig,
     PatchNode,
 )
 from gpupartition.domain.entries import Document
 from gpupartition.domain.phases import PHASES
 from gpupartition.domain.world import AT_REST, World
-from gpupartition.domain.writes import Subject, effects, touched_since
+from gpupartition.domain.writes import touched_since
 
-DRIVER: Final = DriverSpec.model_validate(
-    {"type": "ExampleDriver", "exampleDriver": {"daemonSet": {"namespace": "gpus", "name": "base"}, "gpusPerNode": 1}}
-)
-INERT: Final = {
-    "metadata": {"name": "gpp-node-a-x", "uid": "rule-1", "resourceVersion": "5"},
-    "spec": {"taint": {"effect": "None"}},
-}
-RULE: Final = {**INERT, "spec": {"taint": {"effect": "NoSchedule"}}}
 CREATE: Final = CreateTaintRule(
     name=names.taint_rule(NODE, UID), node=NODE, uid=UID, driver="gpu.example.com", pool=NODE
 )
 DELETE: Final = DeleteTaintRule(name="gpp-node-a-x", uid="rule-1", resource_version="5")
 
 
-def subject(
-    *, label: str | None = None, step: str = FORMER_STEP, rule: Any = RULE, there: bool = True, **more: Any
-) -> Subject:
-    labels = {names.LAYOUT: label} if label else {}
-    meta = {"name": NODE, "uid": UID, "resourceVersion": "7", "labels": labels, "annotations": {names.STEP: step}}
-    return Subject(
-        node_name=NODE,
-        node_uid=UID,
-        driver=DRIVER,
-        driver_name="gpu.example.com",
-        backend=ExampleDriver(),
-        facts=NodeFacts(node={"metadata": meta}) if there else None,
-        rule=rule,
-        **more,
-    )
-
-
 def patch(*, step: str = STEP, **labels: str | None) -> PatchNode:
     changed = {names.LAYOUT: labels["layout"]} if "layout" in labels else {}
     return PatchNode(node=NODE, resource_version="7", labels=changed, annotations={names.STEP: step})
-
-
-def written(state: NodeStateStatus, turn: World, about: Subject) -> Sequence[Effect]:
-    return list(effects(state, turn, about))
 
 
 QUIET: Final = world(rule=quiesce())
