@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.e2e import rollout
-from tests.e2e.harness import DRIVERS, eventually, taint_rules
+from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually, taint_rules
 
 from gpupartition.kube import (
     NAMESPACES,
@@ -198,3 +198,11 @@ async def gone_from(scene: Stage, *nodes: str) -> None:
         return True
 
     await eventually(look)
+
+
+async def lose_what_is_ours(cluster: Cluster) -> None:
+    """Delete policies, drivers and records, as a cluster is without them that was restored from a backup of everything else."""
+    for kind in (POLICIES, NODE_STATES, DRIVERS):
+        for each in (await cluster.client.list(kind)).items:
+            await cluster.client.patch(kind, each["metadata"]["name"], {"metadata": {"finalizers": None}})
+            await cluster.client.delete(kind, each["metadata"]["name"])

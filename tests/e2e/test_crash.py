@@ -17,7 +17,7 @@ import pytest
 from testbed.faultproxy import FaultProxy, Injury, Rule, To
 from tests.e2e import rollout
 from tests.e2e.harness import NODE_STATES, POLICIES, eventually, follow
-from tests.e2e.stage import HALVES, WHOLE, Stage, stage, writes
+from tests.e2e.stage import HALVES, WHOLE, Stage, lose_what_is_ours, stage, writes
 
 from gpupartition.kube import NODES, PODS
 from gpupartition.names import CORDONED, STEP
@@ -155,6 +155,25 @@ async def test_killed_while_giving_up_it_opens_the_node_again_and_comes_back_to_
 def was_opened_again(history: Watcher, node: str) -> bool:
     """Whether a node was let go after an attempt."""
     return "Aborting Pending" in " ".join(history.phases(node))
+
+
+@pytest.mark.parametrize("phase", ["Draining", "Applying", "Verifying"])
+async def test_a_roll_out_whose_records_and_grants_are_lost_midway_is_taken_up_as_it_stands_and_nothing_happens_twice(
+    cluster: Cluster, phase: str
+) -> None:
+    scene = await stage(cluster, 3)
+    program = await rollout.operator(cluster)
+    version = (await cluster.client.list(NODE_STATES)).resource_version
+    async with rollout.Watcher(cluster) as history:
+        await scene.want_halves()
+        await stopped_in(cluster, program, phase, version)
+        await program.kill()
+        await lose_what_is_ours(cluster)
+        await rollout.driver(cluster, scene.base)
+        await scene.want_halves()
+        await rollout.operator(cluster)
+        await rollout.ready(cluster, cluster.name)
+        await nothing_happened_twice(scene, history)
 
 
 async def test_two_operators_at_once_keep_every_promise_of_one(cluster: Cluster) -> None:

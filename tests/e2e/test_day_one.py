@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually
+from tests.e2e.harness import NODE_STATES, eventually
 from tests.e2e.rollout import (
     Watcher,
     apply,
@@ -26,6 +26,7 @@ from tests.e2e.rollout import (
     whole,
     writes,
 )
+from tests.e2e.stage import lose_what_is_ours
 
 from gpupartition.kube import DAEMON_SETS, DEVICE_TAINT_RULES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 
@@ -86,10 +87,7 @@ async def test_nodes_whose_policy_and_records_were_lost_are_taken_up_as_they_are
     await ready(cluster, "restored")
     await at_rest(cluster)
     await first.stop()
-    for kind in (POLICIES, NODE_STATES, DRIVERS):
-        for each in (await cluster.client.list(kind)).items:
-            await cluster.client.patch(kind, each["metadata"]["name"], {"metadata": {"finalizers": None}})
-            await cluster.client.delete(kind, each["metadata"]["name"])
+    await lose_what_is_ours(cluster)
     before = len(writes(cluster))
     async with Watcher(cluster) as history:
         await driver(cluster, where.base)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import os
 import signal
 import time
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tests.e2e.harness import POLICIES, eventually
 from tests.e2e.rollout import (
+    Watcher,
     apply,
     asks,
     at_rest,
@@ -22,11 +27,15 @@ from tests.e2e.rollout import (
     site,
     writes,
 )
+from tests.e2e.stage import stage
+from tests.e2e.test_crash import nothing_happened_twice
 
-from gpupartition.kube import LEASES
+from gpupartition.kube import LEASES, NODES
 from gpupartition.names import OPERATOR_NAMESPACE
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from testbed.programs import Program
     from tests.e2e.harness import Cluster
 
@@ -79,6 +88,45 @@ async def test_an_instance_that_is_asked_to_end_hands_over_at_once(cluster: Clus
     await eventually(lambda: leads(second), within=DURATION / 2)
     await apply(cluster, policy("inference", where.driver, equal(2)))
     await ready(cluster, "inference")
+
+
+async def test_the_lead_changes_hands_again_and_again_in_one_roll_out_and_nothing_happens_twice(
+    cluster: Cluster,
+) -> None:
+    scene = await stage(cluster, 5)
+    leading, standing_by = await instance(cluster), await instance(cluster)
+    async with Watcher(cluster) as history, unrest(cluster, scene.nodes):
+        await scene.want_halves()
+        for done in (1, 2, 3):
+            await eventually(partial(at_least, cluster, done))
+            await leading.stop()
+            leading, standing_by = standing_by, await instance(cluster)
+        await ready(cluster, cluster.name)
+        await nothing_happened_twice(scene, history)
+
+
+async def at_least(cluster: Cluster, count: int) -> bool:
+    """Whether so many nodes are done."""
+    return list((await phases(cluster)).values()).count("UpToDate") >= count
+
+
+@asynccontextmanager
+async def unrest(cluster: Cluster, nodes: list[str]) -> AsyncIterator[None]:
+    """Have somebody write to the nodes all the time, so that much of what is written to them comes too late."""
+
+    async def write() -> None:
+        for count in itertools.count():
+            note = {"metadata": {"annotations": {"somebody.example/count": str(count)}}}
+            await asyncio.gather(*(cluster.client.patch(NODES, node, note) for node in nodes))
+            await asyncio.sleep(0.1)  # ten times a second: as often as an agent that labels nodes in a hurry
+
+    writing = asyncio.create_task(write())
+    try:
+        yield
+        assert not writing.done(), writing
+    finally:
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
 
 
 async def test_an_instance_that_wakes_up_when_another_one_leads_ends_with_an_error(cluster: Cluster) -> None:

@@ -1,0 +1,178 @@
+"""What somebody else has put under the operator's names, or where its drivers' devices are: it is said, and left as it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.e2e.publishing import gpus
+from tests.e2e.publishing import site as publishing
+from tests.e2e.rollout import (
+    Watcher,
+    apply,
+    at_rest,
+    condition,
+    equal,
+    looks_again,
+    operator,
+    phases,
+    policy,
+    reaches,
+    ready,
+    said,
+    site,
+    stalled,
+)
+
+from gpupartition import names
+from gpupartition.api.v1alpha1 import DriverSpec, DriverType, PolicySpec
+from gpupartition.backends import BACKENDS
+from gpupartition.backends.slices import slice_name
+from gpupartition.domain.backend import Cluster as Installed
+from gpupartition.domain.backend import NodeFacts
+from gpupartition.kube import DAEMON_SETS, DEVICE_TAINT_RULES, NODES, RESOURCE_SLICES
+
+if TYPE_CHECKING:
+    from tests.e2e.harness import Cluster
+    from tests.e2e.rollout import Site
+
+    from gpupartition.kube import Kind, Object
+
+
+async def rule_under_the_name_of(cluster: Cluster, node: str, **labels: str) -> Object:
+    """A DeviceTaintRule under the name of a node's, which closes something else."""
+    uid = (await cluster.client.get(NODES, node))["metadata"]["uid"]
+    body = {
+        "apiVersion": DEVICE_TAINT_RULES.api_version,
+        "kind": "DeviceTaintRule",
+        "metadata": {"name": names.taint_rule(node, uid), "labels": labels},
+        "spec": {
+            "deviceSelector": {"driver": "somebody-elses", "pool": "far-away"},
+            "taint": {"key": names.TAINT_KEY, "value": "", "effect": "NoSchedule"},
+        },
+    }
+    return await cluster.client.create(DEVICE_TAINT_RULES, body)
+
+
+async def is_as_it_was(cluster: Cluster, kind: Kind, body: Object) -> bool:
+    """Whether nobody has written to an object since."""
+    meta = body["metadata"]
+    now = await cluster.client.get(kind, meta["name"], namespace=meta.get("namespace"))
+    return bool(now["metadata"]["uid"] == meta["uid"] and now.get("spec") == body.get("spec"))
+
+
+async def variant(cluster: Cluster, where: Site, layout: Object) -> Object:
+    """The DaemonSet that the operator makes for a layout."""
+    base = await cluster.client.get(DAEMON_SETS, where.base.daemon_set, namespace=where.base.namespace)
+    driver = {
+        "type": "ExampleDriver",
+        "exampleDriver": {
+            "daemonSet": {"namespace": where.base.namespace, "name": where.base.daemon_set},
+            "gpusPerNode": 8,
+        },
+    }
+    facts = NodeFacts(node=await cluster.client.get(NODES, where.nodes[0]))
+    config = BACKENDS[DriverType.EXAMPLE_DRIVER].compile(
+        DriverSpec.model_validate(driver),
+        PolicySpec.model_validate(policy("any", where.driver, layout)["spec"]),
+        facts,
+        Installed(daemon_sets=[base]),
+    )
+    (body,) = config.objects
+    return dict(body)
+
+
+async def test_a_taint_rule_of_somebody_else_is_not_taken_for_the_nodes_own(cluster: Cluster) -> None:
+    where = await site(cluster, 2)
+    taken, free = where.nodes
+    theirs = await rule_under_the_name_of(cluster, taken)
+    first = await operator(cluster, resync=0.3)
+    async with Watcher(cluster) as history:
+        await apply(cluster, policy("careful", where.driver, equal(2)))
+        await stalled(cluster, "careful", "NameTaken")
+        record = await reaches(cluster, taken, "Skipped")
+        assert record["status"]["reason"] == "NameTaken"
+        assert theirs["metadata"]["name"] in record["status"]["message"]
+        await reaches(cluster, free, "UpToDate")
+        await looks_again(first)
+        assert history.assignments(taken) == [None]
+        assert await is_as_it_was(cluster, DEVICE_TAINT_RULES, theirs)
+        await cluster.client.delete(DEVICE_TAINT_RULES, theirs["metadata"]["name"])
+        await ready(cluster, "careful")
+    await at_rest(cluster)
+
+
+async def test_a_daemon_set_of_somebody_else_under_the_name_of_a_layouts_is_refused_and_left_alone(
+    cluster: Cluster,
+) -> None:
+    where = await site(cluster, 1)
+    body = await variant(cluster, where, equal(2))
+    theirs: dict[str, Any] = {**body, "metadata": {**body["metadata"], "annotations": {}, "labels": {}}}
+    pod = theirs["spec"]["template"]["spec"]
+    image = {**pod["containers"][0], "image": "registry.example/somebody-elses:v1"}
+    template = {**theirs["spec"]["template"], "spec": {**pod, "containers": [image]}}
+    created = await cluster.client.create(DAEMON_SETS, {**theirs, "spec": {**theirs["spec"], "template": template}})
+    try:
+        first = await operator(cluster, resync=0.3)
+        await apply(cluster, policy("careful", where.driver, equal(2)))
+        refused = await said(cluster, "careful", "Accepted", "False", "ConfigChanged")
+        assert created["metadata"]["name"] in str(refused["status"]["conditions"])
+        await looks_again(first)
+        assert await is_as_it_was(cluster, DAEMON_SETS, created)
+        assert set((await phases(cluster)).values()) <= {"Pending"}
+    finally:
+        meta = created["metadata"]
+        await cluster.client.delete(DAEMON_SETS, meta["name"], namespace=meta["namespace"])
+    await ready(cluster, "careful")
+    await at_rest(cluster)
+
+
+async def test_a_slice_of_somebody_else_under_the_name_of_ours_is_said_and_left_alone(cluster: Cluster) -> None:
+    own = await publishing(cluster, gpus(1))
+    (node,) = own.nodes
+    body = {
+        "apiVersion": RESOURCE_SLICES.api_version,
+        "kind": "ResourceSlice",
+        "metadata": {"name": slice_name(own.driver, node, 0)},
+        "spec": {
+            "driver": "somebody-elses",
+            "nodeName": node,
+            "pool": {"name": "far-away", "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "theirs"}],
+        },
+    }
+    theirs = await cluster.client.create(RESOURCE_SLICES, body)
+    await own.want(equal(2))
+    refused = await stalled(cluster, "own", "NameTaken")
+    assert theirs["metadata"]["name"] in condition(refused, "Ready")["message"]
+    assert await is_as_it_was(cluster, RESOURCE_SLICES, theirs)
+    await cluster.client.delete(RESOURCE_SLICES, theirs["metadata"]["name"])
+    await ready(cluster, "own")
+    await at_rest(cluster)
+
+
+async def test_a_slice_of_another_node_in_a_nodes_pool_keeps_it_from_being_changed_until_it_is_gone(
+    cluster: Cluster,
+) -> None:
+    """The scheduler takes a pool for one thing, whichever nodes its slices are of: at a higher generation this one hides the node's own."""
+    where = await site(cluster, 1)
+    (node,), (liar,) = where.nodes, await cluster.nodes(1, pool="elsewhere")
+    body = {
+        "apiVersion": RESOURCE_SLICES.api_version,
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"{liar}-lies"},
+        "spec": {
+            "driver": where.base.driver,
+            "nodeName": liar,
+            "pool": {"name": node, "generation": 99, "resourceSliceCount": 1},
+            "devices": [{"name": "gpu-0"}],
+        },
+    }
+    theirs = await cluster.client.create(RESOURCE_SLICES, body)
+    await operator(cluster)
+    await apply(cluster, policy("careful", where.driver, equal(2)))
+    refused = await stalled(cluster, "careful", "NameTaken")
+    assert f"of node {liar}" in condition(refused, "Ready")["message"]
+    assert await is_as_it_was(cluster, RESOURCE_SLICES, theirs)
+    await cluster.client.delete(RESOURCE_SLICES, theirs["metadata"]["name"])
+    await ready(cluster, "careful")
+    await at_rest(cluster)

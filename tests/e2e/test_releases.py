@@ -1,0 +1,81 @@
+"""Another release of the operator beside the records, ledgers and CRDs of this one, in the middle of a roll-out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from testbed.controlplane import ControlPlane, Shape
+from tests.e2e import harness, rollout
+from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually
+from tests.e2e.stage import stage, writes
+
+from gpupartition.kube import CRDS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.e2e.harness import Cluster
+
+    from gpupartition.kube import Kind
+
+STATUS: Final = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties"
+LATER: Final = {"later": "what a later release has to say"}
+# What a release before recovery, drift and live layouts had not.
+SINCE: Final = {NODE_STATES: ("retiring", "recovering", "drifted", "repairs", "contests"), POLICIES: ("drift",)}
+
+
+async def change_fields(cluster: Cluster, kind: Kind, patch: list[dict[str, Any]]) -> None:
+    """Change which fields the status of one of our kinds has."""
+    await cluster.client.patch(CRDS, f"{kind.plural}.gpupartition.dev", patch)
+
+
+async def say(cluster: Cluster, kind: Kind, name: str, status: dict[str, Any]) -> None:
+    """Write into a status, until the API server takes it: it learns of another CRD a moment late."""
+    subresource = "" if kind is NODE_STATES else "status"
+
+    async def write() -> bool:
+        body = await cluster.client.patch(kind, name, {"status": status}, subresource=subresource)
+        return bool(body["status"].items() >= status.items())
+
+    await eventually(write)
+
+
+async def test_releases_change_in_the_middle_of_a_roll_out_and_nothing_gets_lost_or_happens_twice(
+    tmp_path: Path,
+) -> None:
+    """Forward and back: what a later release wrote is kept, and a release does its work on the CRDs of an earlier one."""
+    async with ControlPlane(tmp_path, shape=Shape(nodes=0)) as own, harness.cluster(own, "releases") as cluster:
+        scene = await stage(cluster, 2)
+        held, _ = scene.nodes
+        holder = await scene.hold(held)
+        later = await rollout.operator(cluster)
+        name = await scene.want_halves(rollout={"drain": {"mode": "Wait"}})
+        await rollout.reaches(cluster, held, "Draining", within=60)
+        await later.stop()
+
+        for kind in (NODE_STATES, DRIVERS, POLICIES):
+            await change_fields(cluster, kind, [{"op": "add", "path": f"{STATUS}/later", "value": {"type": "string"}}])
+        await say(cluster, NODE_STATES, held, LATER)
+        await say(cluster, DRIVERS, scene.driver, LATER)
+        await say(cluster, POLICIES, name, LATER)
+        earlier = await rollout.operator(cluster, resync=0.3)
+        await rollout.reaches(cluster, held, "Draining")
+        await holder.end()
+        await rollout.ready(cluster, name)
+        await rollout.at_rest(cluster)
+        for kind, named in ((NODE_STATES, held), (DRIVERS, scene.driver)):
+            assert (await cluster.client.get(kind, named))["status"].items() >= LATER.items()
+        assert [len(writes(cluster, "nodes", name=node)) for node in scene.nodes] == [1, 1]
+
+        for kind, fields in SINCE.items():
+            await change_fields(
+                cluster, kind, [{"op": "remove", "path": f"{STATUS}/{field}"} for field in (*fields, "later")]
+            )
+        await rollout.apply(cluster, rollout.policy(name, scene.driver, rollout.equal(4)))
+        await rollout.ready(cluster, name)
+        await rollout.at_rest(cluster)
+        assert [len(writes(cluster, "nodes", name=node)) for node in scene.nodes] == [2, 2]
+        await rollout.looks_again(earlier)
+        quiet = len(writes(cluster))
+        await rollout.looks_again(earlier)
+        assert writes(cluster)[quiet:] == []
