@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 from tests.unit.published import BACKEND, driver, layout
 from tests.unit.racks import OWN, RACK, compiled, facts, node, pool, published, racks, spans
-from tests.unit.worlds import world
+from tests.unit.worlds import HALVES, holder, record, seen, world
 
 from gpupartition.api.v1alpha1 import NodeStateStatus, Phase
 from gpupartition.domain.backend import Cluster, NodeFacts, Problem, Refused
+from gpupartition.domain.changes import blockers_of
 from gpupartition.domain.groups import HOSTNAME, PLACES, Group, node_key, of_node, on_nodes
 from gpupartition.domain.leading import former, leader, led, nodes_led, settled
 from gpupartition.domain.pool import NODES, Pool
@@ -48,6 +49,16 @@ def test_a_device_over_nodes_takes_all_of_each_and_has_what_they_have() -> None:
             ]
         }
     ]
+
+
+def test_who_is_in_the_way_is_said_to_be_on_the_node_where_the_device_is() -> None:
+    there = pool("n1", "n2")
+    (over,) = spans(there)
+    on_another = next(d.name for d in there.devices if d.place.get("nodeName") == "n2")
+    held = (holder(on_another, claim="team/one"), holder(over, claim="team/two"))
+    turn = replace(world(observed=seen(HALVES, pool=there)), holders=held)
+    told = {each.device: each.node for each in blockers_of(record(Phase.DRAINING), turn)}
+    assert told == {on_another: "n2", over: held[1].node}
 
 
 @pytest.mark.parametrize(

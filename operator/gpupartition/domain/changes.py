@@ -208,12 +208,13 @@ def class_of(observed: Observation, wanted: Config, *, live: bool) -> str:
 def blockers_of(state: State, world: World) -> list[Blocker]:
     """The holders, at most ten, each with the time since when it has been in the way."""
     known = {(b.claim, b.device): b.since for b in state.blockers}
+    places = {device.name: device.place.get("nodeName") for device in world.observed.pool.devices}
     named = []
     for holder in sorted(world.holders, key=lambda h: (h.claim, h.device))[:10]:
         pod, reason, budgets = standing_of(holder, world.occupants, world.drain, quiet=bool(world.no_eviction))
         since = known.get((holder.claim, holder.device)) or world.now
         blocker = Blocker(
-            node=holder.node,
+            node=places.get(holder.device) or holder.node,  # of a group, on which of its nodes
             claim=holder.claim,
             pod=pod,
             pdb=budgets[:512],

@@ -220,7 +220,7 @@ def _all_draining_under_holders(rollout: Rollout) -> bool:
 def _refused_eviction(rollout: Rollout) -> Blocker | None:
     """What keeps a roll-out that evicts: all nodes that move wait for a pod whose eviction was refused."""
     moving = {n.node for n in rollout.nodes if n.in_flight}
-    refused = {b.node: b for b in blockers(rollout)[::-1] if b.reason in REFUSED and b.node in moving}
+    refused = {node: b for node, b in blockers(rollout)[::-1] if b.reason in REFUSED and node in moving}
     return refused[min(refused)] if refused and moving == set(refused) else None
 
 
@@ -254,7 +254,7 @@ def summarise(
         progress=f"{counts.up_to_date}/{counts.matched}",
         nodes=counts,
         capacity=list(capacity),
-        blocked_by=blockers(rollout)[:SHOWN],
+        blocked_by=[blocker for _, blocker in blockers(rollout)[:SHOWN]],
         failed_nodes=failures(rollout)[:SHOWN],
         drift=drift,
         conditions=_conditions(said, rollout.hint, before=before.conditions, generation=generation, now=now),

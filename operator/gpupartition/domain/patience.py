@@ -73,9 +73,9 @@ def _waits_for(rollout: Rollout, said: Verdict) -> str:
     if said.reason == "Conflict":
         return said.message
     moving = sorted(n.node for n in rollout.nodes if n.in_flight and n.phase is not Phase.FAILED)
-    for blocker in blockers(rollout):
-        if not moving or blocker.node in moving:
-            return f"node {blocker.node} waits for {in_words(blocker)}"
+    for node, blocker in blockers(rollout):
+        if not moving or node in moving:
+            return f"node {node} waits for {in_words(blocker)}"
     if moving:
         record = rollout.records[moving[0]]
         return f"node {moving[0]} is {record.phase}" + (f": {record.message}" if record.message else "")

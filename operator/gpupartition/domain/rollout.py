@@ -72,15 +72,17 @@ def failures(rollout: Rollout) -> list[FailedNode]:
     ]
 
 
-def blockers(rollout: Rollout) -> list[Blocker]:
-    """Who is in the way, longest first."""
+def blockers(rollout: Rollout) -> list[tuple[str, Blocker]]:
+    """Who is in the way of which node, longest first. Of a group it is its leader that waits, wherever the device is."""
     found = [
-        b
+        (n.node, b)
         for n in rollout.nodes
         if not n.at_target and n.node in rollout.records
         for b in rollout.records[n.node].blockers
     ]
-    return sorted(found, key=lambda b: (b.since is None, b.since, b.node, b.claim, b.device))
+    return sorted(
+        found, key=lambda each: (each[1].since is None, each[1].since, each[1].node, each[1].claim, each[1].device)
+    )
 
 
 def in_words(blocker: Blocker) -> str:
