@@ -152,7 +152,7 @@ class Client:
         field_selector: str = "",
         label_selector: str = "",
         page: int = 500,
-        keep: Callable[[Object], Object | None] | None = None,
+        keep: Callable[[Object], Any] | None = None,
     ) -> Listing:
         """Read all that match, as of one moment; of all namespaces when none is given. Of each only what `keep` makes of it, or nothing."""
         while True:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
 from gpupartition.kube.errors import ApiError, Forbidden, Gone, NotServed
 from gpupartition.kube.pauses import Pauses
@@ -99,9 +99,9 @@ class Reflector(Generic[T]):
         same = {name: copy for name, copy in copies.items() if version(copy) == listed[name]}
         others = [f"metadata.name={name}" for name in listed if name not in same]
         selectors = others if len(others) <= _FEW else [field_selector]
-        answers = await asyncio.gather(*(self._client.list(self.kind, field_selector=each) for each in selectors))
-        read = [self._project(body) for answer in answers for body in answer.items]
-        return [*(same.values() if selectors is others else ()), *(each for each in read if each is not None)]
+        asked = (self._client.list(self.kind, field_selector=each, keep=self._project) for each in selectors)
+        read = [cast("T", each) for answer in await asyncio.gather(*asked) for each in answer.items]
+        return [*(same.values() if selectors is others else ()), *read]
 
     def get(self, key: str) -> T | None:
         """Look up one object by ``name`` or ``namespace/name``."""
