@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from asyncio.subprocess import PIPE
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import yaml
@@ -16,7 +18,6 @@ from gpupartition.kube import CLUSTER_ROLE_BINDINGS, SERVICE_ACCOUNTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from tests.e2e.harness import Cluster
 
@@ -109,3 +110,31 @@ def only_read(cluster: Cluster, name: str) -> bool:
     asked = cluster.audit(user=f"system:serviceaccount:{cluster.name}-{name}:{name}")
     answers = {(each["verb"], each["responseStatus"]["code"]) for each in asked}
     return bool(answers) and answers <= {(verb, code) for verb in ("get", "list") for code in (200, 404)}
+
+
+def command(cluster: Cluster, *arguments: str, kubeconfig: Path | None = None) -> list[str]:
+    """The command as it is typed behind kubectl's own name."""
+    kubectl = cluster.controlplane.parts.binaries["kubectl"]
+    return [str(kubectl), "gpp", *arguments, "--kubeconfig", str(kubeconfig or cluster.controlplane.kubeconfig)]
+
+
+def environment() -> dict[str, str]:
+    """The plugin is where this Python's programs are."""
+    scripts = str(Path(sys.executable).parent)
+    return {**python_env(), "PATH": os.pathsep.join([scripts, os.environ["PATH"]])}
+
+
+async def gpp(cluster: Cluster, *arguments: str, kubeconfig: Path | None = None) -> Answer:
+    """Run a command of the plugin."""
+    return await answer(command(cluster, *arguments, kubeconfig=kubeconfig), env=environment())
+
+
+async def plan(
+    cluster: Cluster,
+    *arguments: str,
+    stdin: Object | None = None,
+    kubeconfig: Path | None = None,
+    stdout: int | IO[bytes] = PIPE,
+) -> Answer:
+    """Run `gpupartition plan`."""
+    return await gpupartition(cluster, "plan", *arguments, stdin=stdin, kubeconfig=kubeconfig, stdout=stdout)

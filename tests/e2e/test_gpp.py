@@ -7,7 +7,6 @@ import json
 import os
 import select
 import signal
-import sys
 from collections import Counter
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -16,11 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
-from testbed.controlplane import python_env
+from tests.e2e.deployments import PDBS, budget, web
 from tests.e2e.harness import NODE_STATES, POLICIES, eventually
 from tests.e2e.rollout import apply, asks, at_rest, equal, granting, operator, policy, reaches, ready, said, site, whole
-from tests.e2e.shell import PLANNER, VIEWER, Answer, account_of, answer, only_read
-from tests.e2e.test_evict import PDBS, budget, web
+from tests.e2e.shell import PLANNER, VIEWER, Answer, account_of, answer, command, environment, gpp, only_read
 
 from gpupartition.cli.status import BACK, SCREEN
 
@@ -32,23 +30,6 @@ if TYPE_CHECKING:
 POLICY: Final = "inference"
 INTERRUPTED: Final = 130
 FOUND: Final = 3
-
-
-def command(cluster: Cluster, *arguments: str, kubeconfig: Path | None = None) -> list[str]:
-    """The command as it is typed behind kubectl's own name."""
-    kubectl = cluster.controlplane.parts.binaries["kubectl"]
-    return [str(kubectl), "gpp", *arguments, "--kubeconfig", str(kubeconfig or cluster.controlplane.kubeconfig)]
-
-
-def environment() -> dict[str, str]:
-    """The plugin is where this Python's programs are."""
-    scripts = str(Path(sys.executable).parent)
-    return {**python_env(), "PATH": os.pathsep.join([scripts, os.environ["PATH"]])}
-
-
-async def gpp(cluster: Cluster, *arguments: str, kubeconfig: Path | None = None) -> Answer:
-    """Run a command of the plugin."""
-    return await answer(command(cluster, *arguments, kubeconfig=kubeconfig), env=environment())
 
 
 def interruptible() -> None:

@@ -23,7 +23,7 @@ from tests.e2e.rollout import (
     stalled,
     whole,
 )
-from tests.e2e.test_plan import plan
+from tests.e2e.shell import plan
 
 from gpupartition.kube import CONFIG_MAPS, NODES, PODS
 from gpupartition.names import STEP

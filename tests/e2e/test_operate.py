@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.e2e import rollout
 from tests.e2e.harness import POLICIES, eventually
 from tests.e2e.rollout import Watcher, condition
-from tests.e2e.shell import ON_DUTY, account_of
+from tests.e2e.shell import ON_DUTY, account_of, gpp
 from tests.e2e.stage import HALVES, stage
-from tests.e2e.test_gpp import gpp
 from tests.e2e.test_life import halted_in
 
 from gpupartition.kube import CONFIG_MAPS, ROLE_BINDINGS, Client

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final
 
 from tests.e2e.harness import NODE_STATES, POLICIES, eventually
 from tests.e2e.rollout import (
@@ -19,7 +19,7 @@ from tests.e2e.rollout import (
     said,
     site,
 )
-from tests.e2e.shell import PLANNER, Answer, account_of, gpupartition, only_read
+from tests.e2e.shell import PLANNER, account_of, only_read, plan
 
 from gpupartition.kube import DAEMON_SETS, NODES, RESOURCE_SLICES
 from gpupartition.names import LAYOUT
@@ -27,20 +27,8 @@ from gpupartition.names import LAYOUT
 if TYPE_CHECKING:
     from tests.e2e.harness import Cluster
 
-    from gpupartition.kube import Object
 
 FOUND: Final = 3
-
-
-async def plan(
-    cluster: Cluster,
-    *arguments: str,
-    stdin: Object | None = None,
-    kubeconfig: Path | None = None,
-    stdout: int | IO[bytes] = asyncio.subprocess.PIPE,
-) -> Answer:
-    """Run the command."""
-    return await gpupartition(cluster, "plan", *arguments, stdin=stdin, kubeconfig=kubeconfig, stdout=stdout)
 
 
 async def as_yet_unseen(cluster: Cluster, where: Site, nodes: list[str]) -> None:
