@@ -17,7 +17,7 @@ from gpupartition.kube import (
     RESOURCE_SLICES,
     Invalid,
 )
-from gpupartition.names import CORDONED, LAYOUT, TAINT_KEY
+from gpupartition.names import CORDONED, LAYOUT, STEP, TAINT_KEY
 
 if TYPE_CHECKING:
     from tests.e2e.harness import BaseDriver, Cluster
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 WHOLE: Final = 8  # devices that a node with 8 GPUs publishes
 HALVES: Final = 24  # each GPU's two halves, and itself
 
+WAIT: Final = {"drain": {"mode": "Wait"}}
+
+IN_FLIGHT: Final = ("Admitted", "Quiescing", "Draining", "Applying", "Verifying", "Releasing")
+ONCE: Final = [*IN_FLIGHT, "UpToDate"]
+"""What a node goes through that is changed once, without a mishap."""
 CLOSED: Final = frozenset({"Draining", "Applying", "Verifying", "RollingBack", "Failed"})
 """The phases in which a node must be closed to new claims."""
 
@@ -206,3 +211,31 @@ async def lose_what_is_ours(cluster: Cluster) -> None:
         for each in (await cluster.client.list(kind)).items:
             await cluster.client.patch(kind, each["metadata"]["name"], {"metadata": {"finalizers": None}})
             await cluster.client.delete(kind, each["metadata"]["name"])
+
+
+async def halted_in(scene: Stage, node: str, phase: str, **spec: object) -> Holder | None:
+    """Apply the policy and wait until the node stands still in the phase: under a holder, or with a driver that is slow to start."""
+    holder = None
+    if phase in {"Pending", "Draining"}:
+        holder = await scene.hold(node)
+    if phase == "Applying":
+        await rollout.fault(scene.cluster, node, "slow-start=3@partitions=2")
+    drain = {"rollout": WAIT} if phase == "Draining" else {}
+    await scene.want_halves(**drain, **spec)
+    record = await rollout.reaches(scene.cluster, node, phase)
+    if phase == "Pending":
+        await eventually(lambda: is_blocked(scene.cluster, node))
+    if phase == "Applying":
+        await eventually(lambda: step_is_written(scene.cluster, node, record["status"]["step"]))
+    return holder
+
+
+async def is_blocked(cluster: Cluster, node: str) -> bool:
+    """Whether the node's record names a blocker."""
+    return bool((await cluster.client.get(NODE_STATES, node))["status"].get("blockers"))
+
+
+async def step_is_written(cluster: Cluster, node: str, step: str) -> bool:
+    """Whether the node carries this step."""
+    body = await cluster.client.get(NODES, node)
+    return bool(body["metadata"].get("annotations", {}).get(STEP) == step)

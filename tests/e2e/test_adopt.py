@@ -9,6 +9,7 @@ import yaml
 from testbed.drivers.mig_manager import CONFIG
 from testbed.nodes import is_ready
 from tests.e2e import amd, mig, modes, nvidia, publishing
+from tests.e2e.by_hand import foreign, restart_by_hand, retemplate
 from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES
 from tests.e2e.rollout import (
     Watcher,
@@ -24,7 +25,6 @@ from tests.e2e.rollout import (
     writes,
 )
 from tests.e2e.shell import PLANNER, Answer, account_of, gpupartition, only_read
-from tests.e2e.test_day_one import foreign, restart_by_hand, retemplate
 
 from gpupartition.backends.mig_parted import key_of
 from gpupartition.kube import DEVICE_TAINT_RULES, NODES, PODS, RESOURCE_SLICES

@@ -9,6 +9,7 @@ from tests.e2e.amd import MI300X
 from tests.e2e.harness import NODE_STATES, eventually
 from tests.e2e.modes import POLICY, Site, mode, site
 from tests.e2e.rollout import Watcher, apply, at_rest, phases, policy, reaches, ready, records, said, stalled, whole
+from tests.e2e.stage import ONCE
 
 from gpupartition.kube import CONFIG_MAPS, NODES, PODS
 from gpupartition.names import STEP
@@ -16,7 +17,6 @@ from gpupartition.names import STEP
 if TYPE_CHECKING:
     from tests.e2e.harness import Cluster
 
-ONCE = ["Admitted", "Quiescing", "Draining", "Applying", "Verifying", "Releasing", "UpToDate"]
 TWO = f"2x {MI300X}"
 NEAR = mode("CPX", "NPS4")
 EIGHTHS = mode("CPX", "NPS1")

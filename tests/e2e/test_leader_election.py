@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from tests.e2e.crashes import nothing_happened_twice
 from tests.e2e.harness import POLICIES, eventually
 from tests.e2e.rollout import (
     Watcher,
@@ -28,7 +29,6 @@ from tests.e2e.rollout import (
     writes,
 )
 from tests.e2e.stage import stage
-from tests.e2e.test_crash import nothing_happened_twice
 
 from gpupartition.kube import LEASES, NODES
 from gpupartition.names import OPERATOR_NAMESPACE

@@ -12,10 +12,21 @@ from testbed import nodes as simulated
 from tests.e2e import rollout
 from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually, follow
 from tests.e2e.rollout import Watcher, condition
-from tests.e2e.stage import HALVES, WHOLE, Holder, Stage, gone_from, stage, writes
+from tests.e2e.stage import (
+    HALVES,
+    IN_FLIGHT,
+    WAIT,
+    WHOLE,
+    Stage,
+    gone_from,
+    halted_in,
+    is_blocked,
+    stage,
+    step_is_written,
+    writes,
+)
 
 from gpupartition.kube import DAEMON_SETS, NODES, PODS, RESOURCE_CLAIMS, Invalid, NotFound
-from gpupartition.names import STEP
 
 if TYPE_CHECKING:
     from tests.e2e.harness import Cluster
@@ -23,36 +34,6 @@ if TYPE_CHECKING:
     from gpupartition.kube import Object
 
 TEAM: Final = {"team": "a"}  # what the policies of some tests select, so that a node can leave them
-WAIT: Final = {"drain": {"mode": "Wait"}}
-IN_FLIGHT: Final = ("Admitted", "Quiescing", "Draining", "Applying", "Verifying", "Releasing")
-
-
-async def halted_in(scene: Stage, node: str, phase: str, **spec: object) -> Holder | None:
-    """Apply the policy and wait until the node stands still in the phase: under a holder, or with a driver that is slow to start."""
-    holder = None
-    if phase in {"Pending", "Draining"}:
-        holder = await scene.hold(node)
-    if phase == "Applying":
-        await rollout.fault(scene.cluster, node, "slow-start=3@partitions=2")
-    drain = {"rollout": WAIT} if phase == "Draining" else {}
-    await scene.want_halves(**drain, **spec)
-    record = await rollout.reaches(scene.cluster, node, phase)
-    if phase == "Pending":
-        await eventually(lambda: is_blocked(scene.cluster, node))
-    if phase == "Applying":
-        await eventually(lambda: step_is_written(scene.cluster, node, record["status"]["step"]))
-    return holder
-
-
-async def is_blocked(cluster: Cluster, node: str) -> bool:
-    """Whether the node's record names a blocker."""
-    return bool((await cluster.client.get(NODE_STATES, node))["status"].get("blockers"))
-
-
-async def step_is_written(cluster: Cluster, node: str, step: str) -> bool:
-    """Whether the node carries this step."""
-    body = await cluster.client.get(NODES, node)
-    return bool(body["metadata"].get("annotations", {}).get(STEP) == step)
 
 
 async def delete_node(cluster: Cluster, node: str) -> None:

@@ -24,6 +24,7 @@ from tests.e2e.rollout import (
     whole,
 )
 from tests.e2e.shell import plan
+from tests.e2e.stage import ONCE
 
 from gpupartition.kube import CONFIG_MAPS, NODES, PODS
 from gpupartition.names import STEP
@@ -31,7 +32,6 @@ from gpupartition.names import STEP
 if TYPE_CHECKING:
     from tests.e2e.harness import Cluster
 
-ONCE = ["Admitted", "Quiescing", "Draining", "Applying", "Verifying", "Releasing", "UpToDate"]
 SEVENTHS = profiles(("1g.10gb", 7))
 MIXED = profiles("3g.40gb", "2g.20gb", ("1g.10gb", 2))
 

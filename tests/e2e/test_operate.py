@@ -11,8 +11,7 @@ from tests.e2e import rollout
 from tests.e2e.harness import POLICIES, eventually
 from tests.e2e.rollout import Watcher, condition
 from tests.e2e.shell import ON_DUTY, account_of, gpp
-from tests.e2e.stage import HALVES, stage
-from tests.e2e.test_life import halted_in
+from tests.e2e.stage import HALVES, halted_in, stage
 
 from gpupartition.kube import CONFIG_MAPS, ROLE_BINDINGS, Client
 from gpupartition.names import FREEZE_CONFIG_MAP, GROUP, OPERATOR_NAMESPACE

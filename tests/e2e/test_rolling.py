@@ -28,6 +28,7 @@ from tests.e2e.rollout import (
     site,
     whole,
 )
+from tests.e2e.stage import ONCE
 
 from gpupartition.kube import EVENTS, NODES, PODS, RESOURCE_CLAIMS
 from gpupartition.names import LAYOUT
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from tests.e2e.harness import Cluster
 
     from gpupartition.kube import Kind, Object
-
-ONCE = ["Admitted", "Quiescing", "Draining", "Applying", "Verifying", "Releasing", "UpToDate"]
 
 
 async def published(cluster: Cluster, where: Site, parts: int) -> None:

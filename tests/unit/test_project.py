@@ -17,5 +17,5 @@ def test_operator_is_still_the_module_of_the_standard_library() -> None:
 
 def test_what_two_tests_need_has_a_room_of_its_own() -> None:
     taken = re.compile(r"^from tests[.\w]*(\.test_\w+ import| import test_)", re.MULTILINE)
-    files = (file for suite in ("unit", "properties") for file in (ROOT / "tests" / suite).rglob("*.py"))
+    files = (ROOT / "tests").rglob("*.py")
     assert [file.name for file in files if taken.search(file.read_text(encoding="utf-8"))] == []
