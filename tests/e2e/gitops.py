@@ -233,13 +233,14 @@ class History:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def healths(self) -> list[str]:
-        """The healths that it had, in order."""
-        return self._values("health")
-
     def syncs(self) -> list[str]:
         """Synced and OutOfSync, in order."""
-        return self._values("sync")
+        found: list[str] = []
+        for body in self.bodies:
+            value = body.get("status", {}).get("sync", {}).get("status", "")
+            if value and found[-1:] != [value]:
+                found.append(value)
+        return found
 
     def became(self, health: str) -> int:
         """The resourceVersion at which it was of this health for the last time after it had been of another."""
@@ -247,14 +248,6 @@ class History:
             (b.get("status", {}).get("health", {}).get("status"), b["metadata"]["resourceVersion"]) for b in self.bodies
         ]
         return max(int(at) for (former, _), (now, at) in pairwise(found) if now == health != former)
-
-    def _values(self, what: str) -> list[str]:
-        found: list[str] = []
-        for body in self.bodies:
-            value = body.get("status", {}).get(what, {}).get("status", "")
-            if value and found[-1:] != [value]:
-                found.append(value)
-        return found
 
     async def _watch(self, version: str) -> None:
         client, name = self._application.cluster.client, self._application.name

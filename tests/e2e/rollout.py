@@ -58,9 +58,6 @@ def fast(**seconds: float) -> dict[str, str]:
     return {"GPUPARTITION_HOST": "127.0.0.1", "GPUPARTITION_PORT": "0", **env}
 
 
-FAST: Final[Mapping[str, str]] = fast()
-
-
 async def operator(cluster: Cluster, kubeconfig: Path | None = None, /, **seconds: float) -> Program:
     """Start an operator that waits briefly; it answers on a port of its own. Waits until it has read everything."""
     other = ("--kubeconfig", str(kubeconfig)) if kubeconfig else ()
