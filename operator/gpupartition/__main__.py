@@ -18,9 +18,10 @@ from gpupartition.cli.options import Unusable, complain
 from gpupartition.cli.paint import on_one_line
 
 PLUGIN: Final = "kubectl-gpp"
-COLLECTS: Final = (50_000, 3, 100)
-"""When Python looks for cycles of garbage. A page of a list is more objects than it waits for by itself, and none of them is in a cycle: that
-doubled the time that reading a large cluster takes. Three times as many are looked through in 20 ms, twenty times as many held all else up."""
+COLLECTS: Final = (20_000, 4, 100)
+"""When Python looks for cycles of garbage. By itself it does so for much less than a page of a list, of which nothing is in a cycle: that took
+reading a large cluster twice the time. With 50,000 it took up to a tenth of a second, in which nothing else moves.
+"""
 ASK: Final = "__complete"  # as shells ask what may be written next
 INTERRUPTED: Final = 130  # 128 and the number of the signal, as shells have it
 

@@ -15,10 +15,11 @@ from tests.unit.fleet import DRIVER, Fleet, asking, policy
 
 from gpupartition.cli.documents import Document
 from gpupartition.cli.fitting import prospect
-from gpupartition.cli.foresight import look_ahead, unhurried
+from gpupartition.cli.foresight import look_ahead
 from gpupartition.domain.fit import Fits
 from gpupartition.domain.plan import Plan
 from gpupartition.domain.prospect import Prospect
+from gpupartition.kube.pauses import unhurried
 from gpupartition.settings import Settings
 
 NODES: Final = 5_000

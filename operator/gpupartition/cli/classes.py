@@ -77,8 +77,9 @@ async def classes(
 ) -> list[Object]:
     """The DeviceClasses of these policies. Raises Unusable and ApiError."""
     from gpupartition.backends.offers import offers
-    from gpupartition.cli.foresight import look_ahead, unhurried
+    from gpupartition.cli.foresight import look_ahead
     from gpupartition.domain.device_classes import Offer, device_class
+    from gpupartition.kube.pauses import unhurried
 
     with unhurried():
         seen = await look_ahead(client, settings, documents, names)

@@ -130,7 +130,8 @@ async def explain(client: Client, settings: Settings, name: str) -> Explanation:
 
 
 async def _ahead(client: Client, settings: Settings, name: str, report: NodeReport | None) -> _Ahead:
-    from gpupartition.cli.foresight import look_ahead, unhurried
+    from gpupartition.cli.foresight import look_ahead
+    from gpupartition.kube.pauses import unhurried
 
     try:
         with unhurried():

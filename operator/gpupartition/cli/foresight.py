@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -27,6 +25,7 @@ from gpupartition.domain.admission import Admission
 from gpupartition.domain.backend import Problem, Refused, Turn
 from gpupartition.domain.plan import Plan
 from gpupartition.kube import Client, Object
+from gpupartition.kube.pauses import unhurried
 from gpupartition.kube.reflector import key_of
 from gpupartition.settings import Settings
 
@@ -47,16 +46,6 @@ async def foresee(
     """Plans for the policies of these documents and names; for all when there are neither. Raises Unusable and ApiError."""
     with unhurried():
         return list((await look_ahead(client, settings, documents, names)).plans)
-
-
-@contextmanager
-def unhurried() -> Iterator[None]:
-    """Without looking for garbage: hardly anything that is read and planned becomes any, and looking for some took a third of the time."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 async def look_ahead(

@@ -60,9 +60,10 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
     from gpupartition.cli.cluster import answer
     from gpupartition.cli.documents import read
     from gpupartition.cli.fitting import foreseen_to_fit
-    from gpupartition.cli.foresight import look_ahead, unhurried
+    from gpupartition.cli.foresight import look_ahead
     from gpupartition.cli.show import FORMS, Shown
     from gpupartition.domain.outlook import findings
+    from gpupartition.kube.pauses import unhurried
 
     documents = read(options.filename)
 

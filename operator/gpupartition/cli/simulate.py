@@ -102,9 +102,10 @@ async def simulate(
     from gpupartition.cli.board import Board
     from gpupartition.cli.documents import OURS
     from gpupartition.cli.fitting import look, until
-    from gpupartition.cli.foresight import look_ahead, unhurried
+    from gpupartition.cli.foresight import look_ahead
     from gpupartition.cli.workloads import asks_of, placed
     from gpupartition.domain.asks import Desk, key_of
+    from gpupartition.kube.pauses import unhurried
 
     policies = [document for document in documents if document.kind in OURS.versions]
     bodies = placed(documents, namespace)

@@ -40,6 +40,7 @@ from gpupartition.controller.world import Reader
 from gpupartition.domain.world import AT_REST
 from gpupartition.kube import ApiError, Client, Conflict, Object
 from gpupartition.kube.lease import Elector
+from gpupartition.kube.pauses import unhurried
 from gpupartition.kube.reflector import Reflector
 from gpupartition.kube.workqueue import WorkQueue
 from gpupartition.settings import Settings
@@ -204,8 +205,9 @@ class Operator:
         LEADING.set(1)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._caches.run(self._ready), name="caches")
-            await self._ready.wait()
-            gc.freeze()  # what has been read stays: to look through it for garbage takes a tenth of a second and more
+            with unhurried():
+                await self._ready.wait()
+                gc.freeze()  # what has been read stays: to look through it for garbage takes a tenth of a second and more
             for kind, bodies, changed in (
                 (POLICIES, self._kinds.policies, self._policy_changed),
                 (DRIVERS, self._kinds.drivers, self._driver_changed),
