@@ -87,7 +87,7 @@ class Users:
         return [str(each["device"]) for each in await self.allocations(name)]
 
     async def waits(self, name: str) -> None:
-        """Wait until the scheduler has said that it finds no device for this user."""
+        """Wait until the scheduler has said that it finds no device for this user, or that the node is cordoned."""
 
         async def refused() -> bool:
             pod = await self.cluster.client.get(PODS, name, namespace=self.namespace)
@@ -95,7 +95,7 @@ class Users:
             assert [(each["status"], each.get("reason")) for each in said] == [("False", "Unschedulable")], pod[
                 "status"
             ]
-            return "cannot allocate all claims" in said[0]["message"]
+            return any(why in said[0]["message"] for why in ("cannot allocate all claims", "were unschedulable"))
 
         await eventually(refused)
 
