@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from itertools import cycle
 from typing import TYPE_CHECKING, Final
 
 from tests.bench.figures import Figure
@@ -14,8 +15,6 @@ from tests.e2e.rollout import asks
 from gpupartition.kube import RESOURCE_SLICES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import aiohttp
     from testbed.programs import Program
 
@@ -33,16 +32,16 @@ HEADERS: Final = {
 
 async def lag(client: Client, program: Program, of: str) -> Figure:
     """Seconds between the answer to a write and the copy's having it, at most."""
-    names, answered = iter(_again_and_again(list(await client.versions(RESOURCE_SLICES)))), list[tuple[float, int]]()
+    names, answered = cycle(list(await client.versions(RESOURCE_SLICES))), list[tuple[float, int]]()
     until = time.monotonic() + LONG
     lags: list[float] = []
 
     async def lane(session: aiohttp.ClientSession) -> None:
-        for name, number in names:
+        for name in names:
             if time.monotonic() > until:
                 return
             url = client.server + RESOURCE_SLICES.path(None, name)
-            change = {"metadata": {"annotations": {"written": str(number)}}}
+            change = {"metadata": {"annotations": {"written": str(time.time_ns())}}}
             async with session.patch(url, json=change, headers=HEADERS) as response:
                 answer = await response.json()
                 assert response.status == 200, answer
@@ -63,11 +62,3 @@ async def lag(client: Client, program: Program, of: str) -> Figure:
         tasks.create_task(look())
     how = f"{len(answered)} slices written in {LONG} s, by {LANES} at once; looked {len(lags)} times at how far its copy was"
     return Figure(name=f"behind with slices ({of})", value=round(max(lags), 2), unit="s", bound=LAG_BOUND, how=how)
-
-
-def _again_and_again(names: list[str]) -> Iterator[tuple[str, int]]:
-    number = 0
-    while True:
-        number += 1
-        for name in names:
-            yield name, number
