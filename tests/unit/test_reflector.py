@@ -230,3 +230,18 @@ async def test_what_somebody_nests_without_end_spoils_no_list_and_no_watch(serve
     async with following(server, *script) as reflector:
         assert dict(reflector.items()) == {"a": "3", "deep": "6", "b": "7"}
         assert not reflector.unreadable
+
+
+async def test_the_version_of_an_object_is_known_though_nothing_has_changed_that_is_kept(server: Scripted) -> None:
+    events = watched(("MODIFIED", node("a", 2)), ("DELETED", node("b", 3)), ("BOOKMARK", node("-", 3)))
+    server.will_answer(listed(node("a", 1), node("b", 1), version=1), events, SILENCE)
+    heard: list[str] = []
+    async with Client.connect(server.kubeconfig) as client:
+        nodes = Reflector(client, NODES, lambda _: "same", lambda key, *_: heard.append(key), versions=True)
+        task = asyncio.create_task(nodes.run())
+        async with asyncio.timeout(10):
+            while nodes.resource_version != "3":  # noqa: ASYNC110  (there is no event that says so)
+                await asyncio.sleep(0.01)
+        task.cancel()
+    assert (nodes.version("a"), nodes.version("b"), nodes.version("c")) == ("2", "", "")
+    assert heard == ["a", "b", "b"], "nobody is told of a version"

@@ -13,7 +13,7 @@ from gpupartition.controller.census import Census
 from gpupartition.controller.intent import Intents, Policy
 from gpupartition.controller.probe import Probe
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, new_record
-from gpupartition.controller.remembered import SPARE, Remembered
+from gpupartition.controller.remembered import FEW, SPARE, Recent, Remembered
 from gpupartition.controller.scope import Absence, Scope, Standings, read_scope
 from gpupartition.domain import capacity
 from gpupartition.kube import NODES
@@ -153,3 +153,19 @@ async def test_a_census_says_how_many_nodes_do_not_have_what_is_wanted() -> None
     desk.fleet.apply(policy("inference", whole()))
     desk.fleet.objects[POLICIES][0]["metadata"]["generation"] = 2
     assert await desk.census.would_change(await desk.scope()) == 0
+
+
+def test_what_was_made_of_an_object_is_made_anew_for_another_that_is_equal_and_only_few_are_kept() -> None:
+    made: list[object] = []
+
+    def length(of: list[int]) -> int:
+        made.append(of)
+        return len(of)
+
+    recent, one, other = Recent(length), [1], [1]
+    assert [recent(one), recent(one), recent(other), recent(one)] == [1] * 4
+    assert len(made) == 2, "each of them once"
+    for _ in range(FEW):
+        recent([1])
+    recent(one)
+    assert made[-1] is one, "it was asked of too long ago"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -36,19 +36,27 @@ from gpupartition.kube import (
     Conflict,
     Kind,
     NotFound,
+    Object,
 )
 
-Do = Callable[[Client, Any], Awaitable[object]]
+Do = Callable[[Client, Any], Awaitable[Object | None]]
 
 
-async def carry_out(client: Client, effect: Effect) -> bool:
-    """Write once. False: what it was decided on has changed meanwhile, so look again."""
+@dataclass(frozen=True, slots=True)
+class Done:
+    """It is written. `metadata` is what the server has of a slice now; {} of anything else, and of a slice that is gone."""
+
+    metadata: Object
+
+
+async def carry_out(client: Client, effect: Effect) -> Done | None:
+    """Write once. None: what it was decided on has changed meanwhile, so look again."""
     WRITES.labels(effect=type(effect).__name__).inc()
     try:
-        await _DO[type(effect)](client, effect)
+        written = await _DO[type(effect)](client, effect)
     except (Conflict, NotFound):
-        return False
-    return True
+        return None
+    return Done(written["metadata"] if written is not None else {})
 
 
 async def _patch_node(client: Client, effect: PatchNode) -> None:
@@ -142,12 +150,12 @@ async def _ensure_entry(client: Client, effect: EnsureConfig) -> None:
     await (client.create(CONFIG_MAPS, body) if effect.present is None else client.replace(CONFIG_MAPS, body))
 
 
-async def _create_slice(client: Client, effect: CreateSlice) -> None:
-    await client.create(RESOURCE_SLICES, dict(effect.body), metadata_only=True)
+async def _create_slice(client: Client, effect: CreateSlice) -> Object:
+    return await client.create(RESOURCE_SLICES, dict(effect.body), metadata_only=True)
 
 
-async def _put_slice(client: Client, effect: PutSlice) -> None:
-    await client.replace(RESOURCE_SLICES, dict(effect.body), metadata_only=True)
+async def _put_slice(client: Client, effect: PutSlice) -> Object:
+    return await client.replace(RESOURCE_SLICES, dict(effect.body), metadata_only=True)
 
 
 async def _delete_slice(client: Client, effect: DeleteSlice) -> None:

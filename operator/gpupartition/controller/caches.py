@@ -87,7 +87,9 @@ class Caches:
         self._on_relabelled = on_relabelled
         self._tasks: asyncio.TaskGroup | None = None
         self._once = False
-        self.nodes = Reflector(client, NODES, trim_node, self._node_changed, page=500, indexes={"ready": node_ready})
+        self.nodes = Reflector(
+            client, NODES, trim_node, self._node_changed, page=500, indexes={"ready": node_ready}, versions=True
+        )
         self.slices = Reflector(
             client,
             RESOURCE_SLICES,

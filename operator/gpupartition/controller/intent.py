@@ -26,6 +26,7 @@ from gpupartition.backends.slices import slice_count, slice_name
 from gpupartition.controller.caches import Caches, MayNotRead
 from gpupartition.controller.groups import Groups
 from gpupartition.controller.probe import Probe
+from gpupartition.controller.remembered import Recent
 from gpupartition.domain import windows
 from gpupartition.domain.backend import Backend, Cluster, Config, NodeFacts, Problem, Refused, Turn
 from gpupartition.domain.groups import Group
@@ -182,6 +183,17 @@ def unreadable_ledger(driver: Object) -> Problem | None:
     return None
 
 
+def _readable(driver: Object) -> DriverSpec:
+    """Its spec. Raises Refused where that cannot be read, or the ledger cannot."""
+    try:
+        spec = DriverSpec.model_validate(driver["spec"])
+    except ValidationError as error:
+        raise Refused(*invalid(error)) from error
+    if wrong := unreadable_ledger(driver):
+        raise Refused(wrong)
+    return spec
+
+
 class Intents:
     """Reads drivers and compiles policies. Compiling is remembered: the same input for thousands of nodes is compiled once."""
 
@@ -192,6 +204,7 @@ class Intents:
         self._operates = operates
         self.groups = Groups(caches)
         self._compiled: dict[tuple[Any, ...], Config | Refused] = {}
+        self._spec = Recent(_readable)
 
     def rules_are_gone(self) -> None:
         """Have it asked again whether DeviceTaintRules are served."""
@@ -199,12 +212,7 @@ class Intents:
 
     async def driver(self, body: Object) -> Driver:
         """Read a driver, and what its namespace holds. Raises Refused when its spec or its namespace cannot be read at all."""
-        try:
-            spec = DriverSpec.model_validate(body["spec"])
-        except ValidationError as error:
-            raise Refused(*invalid(error)) from error
-        if wrong := unreadable_ledger(body):
-            raise Refused(wrong)
+        spec = self._spec(body)
         backend = BACKENDS[spec.type]
         try:
             installed = [await self._caches.namespace(n) for n in backend.namespaces(spec)]

@@ -15,11 +15,12 @@ from gpupartition.controller.events import WARNINGS, Recorder
 from gpupartition.controller.evictor import Evictor
 from gpupartition.controller.ledger import Ledger
 from gpupartition.controller.metrics import TRANSITIONS
-from gpupartition.controller.reading import Reading
+from gpupartition.controller.reading import Reading, written
 from gpupartition.controller.records import NODE_STATES, with_state
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.controller.world import Moved, Reader
 from gpupartition.domain.backend import Refused
+from gpupartition.domain.destination import is_expected
 from gpupartition.domain.effects import (
     CreateSlice,
     DeleteHolder,
@@ -28,6 +29,7 @@ from gpupartition.domain.effects import (
     EvictPod,
     PatchNode,
     PutSlice,
+    SliceWrite,
 )
 from gpupartition.domain.eviction import rests
 from gpupartition.domain.lifecycle import advance
@@ -44,6 +46,10 @@ SOON = timedelta(seconds=0.2)  # something moved while it was read, or a write w
 WATCHED = timedelta(seconds=5)  # a watch event is expected to come first; this only covers the case that it does not
 AWAY = timedelta(seconds=60)  # a node that is not Ready may stay away for ever; that it is back is an event
 HELD = timedelta(seconds=10)  # holders may take hours: claims are listed for the whole cluster, so not every second
+
+
+Turned = Reading | timedelta | None
+"""What has to be decided next, as it was read on; or when to look again, None: when something changes."""
 
 
 class NodeLoop:
@@ -90,13 +96,16 @@ class NodeLoop:
                 glance = await self._reader.glance(name, self._policies, self._drivers)
                 if glance is not None and not _due(glance):
                     return _deadline(glance)
-            return await self._turn(await self._reader.read(record, self._drivers))
+            turned: Turned = await self._reader.read(record, self._drivers)
+            while isinstance(turned, Reading):
+                turned = await self._turn(turned)
         except Moved:
             return SOON
         except NotFound:
             return None
         except Refused:
             return AWAY  # its policy says why the driver cannot be read
+        return turned
 
     async def _sweep(self, name: str) -> timedelta | None:
         """A rule whose record is gone was created by a worker that woke up too late: it has no effect, and goes."""
@@ -120,7 +129,7 @@ class NodeLoop:
                 return SOON
         return None
 
-    async def _turn(self, reading: Reading) -> timedelta | None:
+    async def _turn(self, reading: Reading) -> Turned:
         state, world = reading.record.state, reading.world
         if _stopped(reading) or reading.record.unreadable:
             return (
@@ -135,25 +144,33 @@ class NodeLoop:
             if isinstance(effect, EvictPod | DeleteHolder):
                 await self._evictor.end(reading, effect)
                 return SOON
-            if not await self._write(reading, effect):
-                return SOON
-            log.info("wrote %s", type(effect).__name__, extra=_about(reading))
-            return SOON
+            return await self._write(reading, effect)
         return _next_look(state, world)
 
-    async def _write(self, reading: Reading, effect: Effect) -> bool:
+    async def _write(self, reading: Reading, effect: Effect) -> Turned:
+        """Carry out. A pool's slices follow one another, each of them only while the record is still the one that was read."""
         try:
-            return await carry_out(self._client, effect)
+            done = await carry_out(self._client, effect)
         except Invalid as error:
             if isinstance(effect, CreateSlice | PutSlice):
                 self._on_refused(reading.driver.spec, error.message)
                 self._on_progress(reading.record.spec.policy_ref.name)
             raise
+        if done is None:
+            return SOON
+        log.info("wrote %s", type(effect).__name__, extra=_about(reading))
+        if not isinstance(effect, SliceWrite):
+            return SOON
+        reading = written(reading, effect, done.metadata)
+        if not await self._reader.stands(reading):
+            return SOON
+        for following in effects(reading.record.state, reading.world, reading.subject):
+            return await self._write(reading, following) if isinstance(following, SliceWrite) else SOON
+        return await self._reader.read_on(reading, self._drivers, reading.body)
 
-    async def _persist(self, reading: Reading, step: Step) -> timedelta:
-        body = with_state(reading.body, step.state)
+    async def _persist(self, reading: Reading, step: Step) -> Turned:
         try:
-            await self._client.replace(NODE_STATES, body)
+            body = await self._client.replace(NODE_STATES, with_state(reading.body, step.state))
         except (Conflict, NotFound):
             return SOON
         before, after = reading.record.state, step.state
@@ -169,7 +186,9 @@ class NodeLoop:
                 evicts = reading.world.drain.mode is DrainMode.EVICT
                 await self._recorder.wanted(blocker, uids.get(blocker.pod, ""), policy, evicts=evicts)
         self._on_progress(policy)
-        return timedelta(0)
+        if not after.token and not before.retiring:
+            return timedelta(0)  # at rest, as far as anybody knows
+        return await self._reader.read_on(reading, self._drivers, body)
 
     async def _announce(self, reading: Reading, step: Step) -> None:
         body = self._policies.get(reading.record.spec.policy_ref.name)
@@ -178,16 +197,14 @@ class NodeLoop:
             loud = step.state.phase in WARNINGS or bool(step.state.reason)
             await self._recorder.phase(reading.body, body, step.state.phase, step.note, warning=loud)
 
-    async def _close(self, reading: Reading) -> timedelta | None:
+    async def _close(self, reading: Reading) -> Turned:
         """At rest: give back the grant, remove what is left over, and let go of a node that nobody wants any more."""
         state, world = reading.record.state, reading.world
         for effect in effects(state, world, reading.subject):
-            await self._write(reading, effect)
-            log.info("wrote %s", type(effect).__name__, extra=_about(reading))
-            return SOON
+            return await self._write(reading, effect)
         if world.grant is not None and world.grant.token == state.token:
             await self._ledger.give_back(reading.record)
-            return timedelta(0)
+            return await self._reader.read_on(reading, self._drivers, reading.body)
         if _abandoned(reading):
             return await self._let_go(reading)
         return _deadline(reading)
@@ -281,9 +298,10 @@ def _waits(state: NodeStateStatus, world: World) -> timedelta:
         return max(limits.idle_gap - world.idle, SOON)
     if state.recovering and not world.node_ready:
         return AWAY
-    if (state.phase is Phase.VERIFYING or state.recovering) and world.matched:
+    matches = world.observed.ready and is_expected(state, world.observed)
+    if (state.phase is Phase.VERIFYING or state.recovering) and matches:
         return max(limits.min_ready - world.matched, SOON)
-    if state.phase is Phase.ROLLING_BACK and timedelta(0) < world.matched < limits.min_ready:
+    if state.phase is Phase.ROLLING_BACK and matches and world.matched < limits.min_ready:
         return max(limits.min_ready - world.matched, SOON)
     return WATCHED if state.phase is not Phase.VERIFYING else timedelta(seconds=1)
 

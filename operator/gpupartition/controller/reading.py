@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from gpupartition.api.v1alpha1 import DrainMode, DriverStatus, NodeStateStatus, Phase, Rollout
+from gpupartition.api.v1alpha1 import DrainMode, Grant, NodeStateStatus, Phase, Rollout
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.durations import Durations
 from gpupartition.controller.facts import (
@@ -28,6 +29,7 @@ from gpupartition.controller.trimmed import condition, since_ready, trim_node
 from gpupartition.domain.ahead import ahead
 from gpupartition.domain.backend import Config, Kept, NodeFacts, Observation
 from gpupartition.domain.destination import in_vain
+from gpupartition.domain.effects import DeleteSlice, SliceWrite
 from gpupartition.domain.entries import identity, is_entry
 from gpupartition.domain.groups import Group
 from gpupartition.domain.holders import Holder
@@ -66,8 +68,26 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Versions:
+    """What may be written. `slices`: those of the pool by name; None: they decide nothing now, and are not written."""
+
+    node: str
+    rule: str
+    group: str
+    slices: Mapping[str, str] | None
+
+    def stand(self, later: Versions) -> bool:
+        """Whether nothing has changed until then."""
+        same = (self.node, self.rule, self.group) == (later.node, later.rule, later.group)
+        return same and (later.slices is None or self.slices == later.slices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One node, read: the record as the server has it, everything decisions depend on, and what may be written."""
+    """One node, read: the record as the server has it, everything decisions depend on, and what may be written.
+
+    `versions` None: it was read from the copies, and nothing is decided by it.
+    """
 
     body: Object
     record: Record
@@ -78,6 +98,27 @@ class Reading:
     policy: Policy | None
     leaving: bool
     node: Object | None
+    versions: Versions | None
+
+
+def written(reading: Reading, effect: SliceWrite, metadata: Object) -> Reading:
+    """The same after one of the pool's slices was written, which the server has with this metadata; {} once it is deleted."""
+    subject, driver, versions = reading.subject, reading.driver, reading.versions
+    assert subject.facts is not None and versions is not None and versions.slices is not None, effect  # noqa: PT018
+    name = effect.name if isinstance(effect, DeleteSlice) else metadata["name"]
+    slices = [each for each in subject.facts.slices if each["metadata"]["name"] != name]
+    of_pool = {other: version for other, version in versions.slices.items() if other != name}
+    if not isinstance(effect, DeleteSlice):
+        slices.append({**effect.body, "metadata": metadata})
+        of_pool[name] = metadata["resourceVersion"]
+    facts = replace(subject.facts, slices=slices)
+    observed = driver.backend.observe(driver.spec, facts, driver.cluster)
+    return replace(
+        reading,
+        subject=replace(subject, facts=facts),
+        world=replace(reading.world, observed=observed),
+        versions=replace(versions, slices=of_pool),
+    )
 
 
 class Assembly:
@@ -104,13 +145,14 @@ class Assembly:
         *,
         body: Object,
         record: Record,
-        driver_body: Object,
+        ledger: list[Grant],
         driver: Driver,
         policy: Policy | None,
         found: Found,
-        live: bool,
+        versions: Versions | None,
     ) -> Reading:
-        """One node as it was found; `live` says that it was read after its record, so that things may be decided."""
+        """One node as it was found; with `versions` it was read after its record, so that things may be decided."""
+        live = versions is not None
         name, state, now = record.name, record.state, datetime.now(UTC)
         node, group = found.node, found.group
         rule = found.rule if found.rule is not None and is_ours(found.rule) else None
@@ -133,7 +175,6 @@ class Assembly:
         touched, youngest = last_touched(configs, now), last_written(configs)
         if state.phase in AT_REST:
             configs = configs_known(intent, driver)
-        ledger = DriverStatus.model_validate(driver_body.get("status", {})).in_flight
         rollout = policy.spec.rollout if policy is not None and policy.spec is not None else Rollout()
         seen = Seen(holders=held)
         if live and self._occupants is not None and rollout.drain.mode is DrainMode.EVICT and state.phase in EVICTING:
@@ -210,6 +251,7 @@ class Assembly:
             policy=policy,
             leaving=leaving,
             node=node if alive else None,
+            versions=versions,
         )
 
     def _intent(

@@ -5,13 +5,16 @@ A look at a policy goes through all of its nodes, of which hardly any has change
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from operator import is_
 from typing import Final, Generic, TypeVar
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 SPARE: Final = 1_000  # nodes that may have gone before everything is made anew
+FEW: Final = 16  # policies or drivers, of which many nodes ask in the same moment
 
 
 def _always(_: object) -> bool:
@@ -46,4 +49,21 @@ class Remembered(Generic[T]):
         made = make()
         if lasts(made):
             self._known[node] = objects, made
+        return made
+
+
+class Recent(Generic[K, T]):
+    """What is made of an object, for the few that were asked of last: each as long as it is the very same one."""
+
+    def __init__(self, make: Callable[[K], T]) -> None:
+        self._make = make
+        self._known: deque[tuple[K, T]] = deque(maxlen=FEW)
+
+    def __call__(self, of: K) -> T:
+        """The answer. What `make` raises is raised each time."""
+        for known, answer in self._known:
+            if known is of:
+                return answer
+        made = self._make(of)
+        self._known.appendleft((of, made))
         return made

@@ -127,6 +127,7 @@ class DeleteSlice:
     resource_version: str
 
 
+SliceWrite = CreateSlice | PutSlice | DeleteSlice
 Effect = (
     PatchNode
     | RemoveTaint
@@ -137,7 +138,5 @@ Effect = (
     | EvictPod
     | DeleteHolder
     | EnsureConfig
-    | CreateSlice
-    | PutSlice
-    | DeleteSlice
+    | SliceWrite
 )

@@ -30,7 +30,7 @@ _FIRST_PAUSE: Final = 0.1  # seconds, doubled with each failure in a row
 _LONGEST_PAUSE: Final = (
     30.0  # seconds: the copy of an operator that was cut off is at most this much older than it need be
 )
-_FEW: Final = 20  # objects that are asked for one by one: for more a list is cheaper
+_FEW: Final = 20  # objects that are asked for one by one, or one in twenty of all: for more a list is cheaper
 _LIST_AFTER: Final = 5  # failures in a row: perhaps the version we ask for never comes, as after a restore of etcd
 
 
@@ -50,6 +50,8 @@ class Reflector(Generic[T]):
     `indexes` names functions from a projection to the values under which it is to be found, so that looking up "everything on
     this node" does not mean looking at everything.
 
+    With `versions` the copy knows the resourceVersion of each object too, also of those of which nothing has changed that is kept.
+
     An object of which all that fails is not in the copy, but in `unreadable`, with the reason: one that nobody foresaw must not end the
     news of all the others.
     """
@@ -66,6 +68,7 @@ class Reflector(Generic[T]):
         label_selector: str = "",
         page: int = 250,
         indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None,
+        versions: bool = False,
     ) -> None:
         self.kind = kind
         self.synced = asyncio.Event()
@@ -83,6 +86,7 @@ class Reflector(Generic[T]):
         self._labels = label_selector
         self._page = page
         self._cache: dict[str, T] = {}
+        self._versions: dict[str, str] | None = {} if versions else None
         self._indexes = dict(indexes or {})
         self._indexed: dict[str, dict[str, dict[str, T]]] = {name: {} for name in self._indexes}
 
@@ -98,7 +102,7 @@ class Reflector(Generic[T]):
         copies = {name: self._cache[name] for name in listed if name in self._cache}
         same = {name: copy for name, copy in copies.items() if version(copy) == listed[name]}
         others = [f"metadata.name={name}" for name in listed if name not in same]
-        selectors = others if len(others) <= _FEW else [field_selector]
+        selectors = others if len(others) <= max(_FEW, len(listed) // _FEW) else [field_selector]
         asked = (self._client.list(self.kind, field_selector=each, keep=self._project) for each in selectors)
         read = [cast("T", each) for answer in await asyncio.gather(*asked) for each in answer.items]
         return [*(same.values() if selectors is others else ()), *read]
@@ -106,6 +110,10 @@ class Reflector(Generic[T]):
     def get(self, key: str) -> T | None:
         """Look up one object by ``name`` or ``namespace/name``."""
         return self._cache.get(key)
+
+    def version(self, key: str) -> str:
+        """The resourceVersion that an object had when it was last heard of; "" when it is not there, or versions are not kept."""
+        return (self._versions or {}).get(key, "")
 
     def values(self) -> Collection[T]:
         """All objects, in no particular order; a view that changes with the next event."""
@@ -202,6 +210,8 @@ class Reflector(Generic[T]):
 
     def _put(self, obj: Object) -> None:
         key = key_of(obj)
+        if self._versions is not None:
+            self._versions[key] = obj["metadata"]["resourceVersion"]
         try:
             new = self._project(obj)
             values = self._values(new)
@@ -218,6 +228,8 @@ class Reflector(Generic[T]):
 
     def _drop(self, key: str) -> None:
         self.unreadable.pop(key, None)
+        if self._versions is not None:
+            self._versions.pop(key, None)
         if key in self._cache:
             self._set(key, None, {})
 
