@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from gpupartition.api.v1alpha1 import DriftBrake, DriverStatus, Grant, OnFailure, Phase, Purpose
 from gpupartition.controller.caches import Caches
-from gpupartition.controller.facts import grant_of
 from gpupartition.controller.intent import Policy, unreadable_ledger
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, dump, new_record
 from gpupartition.controller.scope import Scope, Standings, is_ignored, ledger_of
 from gpupartition.controller.stopwatch import Stopwatch
+from gpupartition.controller.together import Together
 from gpupartition.controller.trimmed import condition
 from gpupartition.domain.admission import Admission, Rules, admit, resolve
 from gpupartition.domain.drift import brake, brake_message
@@ -48,6 +51,9 @@ class Ledger:
         self._absence = standings.absence
         self._watches = watches
         self._first_looks = first_looks
+        self._writing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by driver
+        self._returned: defaultdict[str, set[str]] = defaultdict(set)  # nodes, by driver
+        self._together: Together[None] = Together()
 
     async def decide(
         self, scope: Scope, records: dict[str, Record], ledger: list[Grant], everybody: Iterable[Record]
@@ -125,9 +131,13 @@ class Ledger:
         vanished = any(g.policy == scope.policy.name and g.node not in scope.records for g in ledger)
         if not admission.grants and not vanished and not _lost(scope, ledger, scope.records):
             return admission
+        async with self._writing[scope.driver.name]:
+            return await self._grant(scope, before_grant, prepare)
+
+    async def _grant(self, scope: Scope, before_grant: PinFirst, prepare: Prepare) -> Admission:
         body = await self._client.get(DRIVERS, scope.driver.name)
         ledger = ledger_of(body)
-        live = {r.name: r for r in map(Record.read, (await self._client.list(NODE_STATES)).items)}
+        live = {r.name: r for r in await self._caches.records.now(lambda record: record.resource_version)}
         mine = {n: r for n, r in live.items() if r.spec.policy_ref.uid == scope.policy.uid}
         admission = await self.decide(scope, mine, ledger, live.values())
         if admission.nodes:
@@ -171,13 +181,22 @@ class Ledger:
         return same and asked.suspension == now.suspension
 
     async def give_back(self, record: Record) -> None:
-        """Remove a node's entry, while its record is at rest and still holds the token."""
-        body = await self._client.get(DRIVERS, record.spec.driver)
-        live = Record.read(await self._client.get(NODE_STATES, record.name))
-        ledger = ledger_of(body)
-        grant = grant_of(ledger, record.name)
-        if grant is not None and live.state.phase in AT_REST and grant.token == live.state.token:
-            await self._write(body, [g for g in ledger if g != grant])
+        """Remove a node's entry, while its record is at rest and still holds the token; in one write with those of others who ask meanwhile."""
+        driver = record.spec.driver
+        self._returned[driver].add(record.name)
+        await self._together.read(driver, partial(self._take_back, driver))
+
+    async def _take_back(self, driver: str) -> None:
+        async with self._writing[driver]:
+            nodes = self._returned.pop(driver, set())
+            body = await self._client.get(DRIVERS, driver)
+            found = await asyncio.gather(*(self._client.find(NODE_STATES, name) for name in nodes))
+            states = {record.name: record.state for record in map(Record.read, filter(None, found))}
+            at_rest = {name: state.token for name, state in states.items() if state.phase in AT_REST}
+            ledger = ledger_of(body)
+            kept = [g for g in ledger if at_rest.get(g.node) != g.token]
+            if kept != ledger:
+                await self._write(body, kept)
 
     async def _write(self, driver: Object, entries: list[Grant]) -> bool:
         status = DriverStatus.model_validate(driver.get("status", {})).model_copy(update={"in_flight": entries})
