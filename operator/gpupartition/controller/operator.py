@@ -49,6 +49,8 @@ log = logging.getLogger(__name__)
 
 BEAT = 0.05  # seconds between two feelings of the event loop's pulse
 GATHER = 0.1  # seconds in which events about one policy are gathered into one look at it
+GATHER_MORE = 3  # times the last look at it, where that is longer: looks at a large policy take a quarter of the time
+GATHER_MOST = 2  # seconds
 LEASE = "gpupartition"  # its name, in the operator's namespace
 KOPF_ENDS = 5  # seconds that kopf's tasks are given to end
 POLICY_WORKERS = 2  # a policy that waits for a slow answer must not hold up the others
@@ -80,8 +82,9 @@ class Operator:
         self._nodes: WorkQueue[str] = WorkQueue(longest_retry=60)
         self._policies: WorkQueue[str] = WorkQueue(longest_retry=60)
         self._drivers: WorkQueue[str] = WorkQueue(longest_retry=60)
-        self._ledgers: dict[str, tuple[int | None, dict[str, tuple[str, str]]]] = {}  # of drivers, as last heard of
+        self._ledgers: dict[str, tuple[object, dict[str, tuple[str, str]]]] = {}  # of drivers, as last heard of
         self._selecting: dict[str, tuple[Object, Policy]] = {}  # policies, read from these very copies
+        self._took: dict[str, float] = {}  # seconds of the last look at each policy
         self._ready = asyncio.Event()
         self._leading = asyncio.Event()
         self._caches = Caches(
@@ -152,7 +155,15 @@ class Operator:
                 self._policy_progressed(name)
 
     def _policy_progressed(self, name: str) -> None:
-        self._policies.add_after(name, GATHER)
+        self._policies.add_after(name, max(GATHER, min(GATHER_MORE * self._took.get(name, 0), GATHER_MOST)))
+
+    async def _look_at_policy(self, name: str) -> timedelta | None:
+        begun = time.monotonic()
+        again = await self._policy_loop.reconcile(name)
+        self._took[name] = time.monotonic() - begun
+        if name not in self._kinds.policies:
+            del self._took[name]
+        return again
 
     def _policy_changed(self, name: str) -> None:
         self._policies.add(name)
@@ -164,14 +175,16 @@ class Operator:
             self._policy_progressed(other)
 
     def _driver_changed(self, name: str) -> None:
-        self._drivers.add_after(name, GATHER)
         for policy in self._kinds.policies:
             self._policy_progressed(policy)
         body = self._kinds.drivers.get(name, {})
-        asked = body.get("metadata", {}).get("generation")
+        meta = body.get("metadata", {})
+        asked = meta.get("uid"), meta.get("generation"), meta.get("deletionTimestamp")
         grants = {g["node"]: (g["token"], g["policy"]) for g in body.get("status", {}).get("inFlight", ())}
         asked_before, before = self._ledgers.get(name, (None, {}))
         self._ledgers[name] = asked, grants
+        if asked != asked_before or grants == before or not grants:
+            self._drivers.add_after(name, GATHER)  # that a ledger was written says nothing of the driver itself
         for node in grants.keys() | before.keys():
             if grants.get(node) != before.get(node):  # nobody else has to hear of it: a ledger is written for each node
                 self._nodes.add(node)
@@ -223,7 +236,7 @@ class Operator:
             for _ in range(self._settings.workers):
                 tasks.create_task(self._work("node", self._nodes, self._node_loop.reconcile))
             for _ in range(POLICY_WORKERS):
-                tasks.create_task(self._work("policy", self._policies, self._policy_loop.reconcile))
+                tasks.create_task(self._work("policy", self._policies, self._look_at_policy))
             tasks.create_task(self._work("driver", self._drivers, self._driver_loop.reconcile))
             tasks.create_task(self._resync(), name="resync")
             tasks.create_task(self._watch_our_kinds(), name="kopf")
