@@ -8,13 +8,14 @@ from typing import Any, Final
 import pytest
 from tests.unit.worlds import HALVES
 
-from gpupartition.api.v1alpha1 import NodeStateStatus, Phase
+from gpupartition.api.v1alpha1 import Assigned, NodeStateStatus, Phase
 from gpupartition.controller.collect import Unclear, used
 from gpupartition.controller.ledger import moving
-from gpupartition.controller.records import Record, dump, new_record, with_state
+from gpupartition.controller.records import Record, dump, new_record, packed, with_state
 from gpupartition.kube import Object
 
 TARGET: Final = dump(NodeStateStatus(target=HALVES.assigned()))["target"]
+LONG: Final = json.dumps({"devices": [{"name": f"gpu-{n}", "capacity": {"memory": "80"}} for n in range(500)]})
 SPOILT: Final[dict[str, Object]] = {
     "the year 0": {"since": "0000-01-01T00:00:00Z"},
     "a year to which nothing can be added": {"since": "9999-12-31T23:59:59Z"},
@@ -24,6 +25,9 @@ SPOILT: Final[dict[str, Object]] = {
     "a pool of something else": {"previous": {"pool": '{"devices":[{"name":1,"capacity":{}}]}'}},
     "amounts that are none": {"retiring": '{"counters":{"a":{"b":"much"}}}'},
     "a pool without end": {"current": {"pool": "[" * 9000 + "]" * 9000}},
+    "a packed pool that somebody cut": {"current": {"pool": packed(LONG)[:-40]}},
+    "a packed pool that is no base64": {"current": {"pool": "zlib:~~~~"}},
+    "a packed pool without end": {"current": {"pool": packed(" " * 10_000_000)}},
     "a phase that there is not": {"phase": "Nowhere"},
     "no map": {"target": []},
 }
@@ -78,6 +82,20 @@ def test_what_the_operator_writes_can_be_read(phase: Phase) -> None:
     state = NodeStateStatus(phase=phase, target=layout, current=layout, previous=layout, original=layout, retiring=stay)
     record = Record.read(body(dump(state)))
     assert (record.state, record.unreadable) == (state, "")
+
+
+def test_a_long_pool_takes_few_bytes_of_a_record_and_is_read_as_it_was() -> None:
+    layout = Assigned(fingerprint="f", pool=LONG)
+    state = NodeStateStatus(phase=Phase.UP_TO_DATE, target=layout, previous=layout, retiring=LONG)
+    written = with_state(body({}), state)
+    assert len(json.dumps(written)) < len(LONG) / 4, "three of them"
+    assert Record.read(written).state == state
+    assert Record.read(body(dump(state))).state == state, "as an earlier release wrote it"
+
+
+def test_a_short_pool_can_be_read_by_people() -> None:
+    state = NodeStateStatus(target=HALVES.assigned())
+    assert with_state(body({}), state)["status"]["target"]["pool"] == HALVES.pool.to_json()
 
 
 def test_a_pool_of_another_release_can_be_read() -> None:

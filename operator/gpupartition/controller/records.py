@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -13,6 +15,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from gpupartition import names
 from gpupartition.api.v1alpha1 import DriverStatus, NodeStateSpec, NodeStateStatus, Phase, PolicyRef, PolicyStatus
+from gpupartition.domain.pool import FLEET, MAX_RECORD
 from gpupartition.domain.rollout import UNREADABLE
 from gpupartition.domain.world import AT_REST
 from gpupartition.kinds import DRIVERS, NODE_STATES, POLICIES
@@ -45,7 +48,7 @@ class Record:
         spec, state, wrong = NOBODYS, NodeStateStatus(), ""
         try:
             spec = NodeStateSpec.model_validate(body.get("spec"))
-            state = NodeStateStatus.model_validate(body.get("status", {}))
+            state = _opened(NodeStateStatus.model_validate(body.get("status", {})))
             wrong = "; ".join(_no_pools(state))
         except ValidationError as error:
             wrong = "; ".join(f"{_path(each['loc'])}: {each['msg']}" for each in error.errors()[:3])
@@ -54,7 +57,7 @@ class Record:
             uid=meta["uid"],
             resource_version=meta["resourceVersion"],
             spec=spec,
-            state=_unknown(meta["name"], body.get("status"), wrong) if wrong else _shared(state),
+            state=_unknown(meta["name"], body.get("status"), wrong) if wrong else state,
             deleting="deletionTimestamp" in meta,
             unreadable=wrong,
         )
@@ -100,13 +103,43 @@ class _Pool(BaseModel, strict=True):
 
 
 LAYOUTS: Final = ("target", "current", "previous", "original")
+LEGIBLE: Final = (
+    4096  # characters of a pool that people may read with kubectl; of many devices they read nothing anyway
+)
+PACKED: Final = "zlib:"  # and base64
 
 
-def _shared(state: NodeStateStatus) -> NodeStateStatus:
-    """The same state. The texts of its pools are those of the other records that say the same: they are most of a record."""
+def _in_pools(state: NodeStateStatus, change: Callable[[str], str]) -> NodeStateStatus:
+    """The same state, with another text for each of its pools."""
     layouts = {name: layout for name in LAYOUTS if (layout := getattr(state, name)) is not None}
-    texts = {name: layout.model_copy(update={"pool": intern(layout.pool)}) for name, layout in layouts.items()}
-    return state.model_copy(update={**texts, "retiring": intern(state.retiring)})
+    texts = {name: layout.model_copy(update={"pool": change(layout.pool)}) for name, layout in layouts.items()}
+    return state.model_copy(update={**texts, "retiring": change(state.retiring)})
+
+
+def _opened(state: NodeStateStatus) -> NodeStateStatus:
+    """The same state, with the texts of its pools as the other records have them that say the same: they are most of a record."""
+    return _in_pools(state, unpacked)
+
+
+@lru_cache(maxsize=FLEET)
+def packed(pool: str) -> str:
+    """A pool's text as the server has it: a long one squeezed, because a record is sent and stored again at each step of its node."""
+    if len(pool) <= LEGIBLE:
+        return pool
+    return PACKED + b64encode(zlib.compress(pool.encode(), 9)).decode()
+
+
+@lru_cache(maxsize=FLEET)
+def unpacked(text: str) -> str:
+    """The pool's text; what somebody else wrote there, and nobody can open, as it is: it is no pool."""
+    if not text.startswith(PACKED):
+        return intern(text)
+    try:
+        opener = zlib.decompressobj()
+        opened = opener.decompress(b64decode(text.removeprefix(PACKED), validate=True), MAX_RECORD).decode()
+    except (zlib.error, ValueError):
+        return text
+    return intern(opened) if opener.eof else text
 
 
 def _no_pools(state: NodeStateStatus) -> Iterator[str]:
@@ -153,7 +186,7 @@ def with_state(body: Mapping[str, Any], state: NodeStateStatus) -> dict[str, Any
     finalizers = [f for f in meta.get("finalizers", ()) if f != names.FINALIZER]
     meta["finalizers"] = [*finalizers, names.FINALIZER] if state.token else finalizers
     meta.pop("managedFields", None)
-    return {**body, "metadata": meta, "status": dump(state)}
+    return {**body, "metadata": meta, "status": dump(_in_pools(state, packed))}
 
 
 def dump(status: NodeStateStatus | PolicyStatus | DriverStatus) -> dict[str, Any]:

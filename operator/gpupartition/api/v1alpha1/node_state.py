@@ -62,7 +62,7 @@ class Assigned(Told):
     assignment: LabelValue | None = None
     """The value that assigns it to the node; none for the driver's base."""
     pool: Annotated[str, Field(max_length=262144)] = ""
-    """The devices that it publishes, as canonical JSON."""
+    """The devices that it publishes, as canonical JSON; a long one is `zlib:` and that in base64."""
     revision: Hash = ""
     """The policy's revision that it belongs to."""
     since: Time | None = None
@@ -113,7 +113,7 @@ class NodeStateStatus(Told):
     quiesce: Literal["DeviceTaint", "Cordon", "Both", "None"] = "DeviceTaint"
     """How new claims are kept from the node in this attempt. None: they need not be."""
     retiring: Annotated[str, Field(max_length=262144)] = ""
-    """Devices of former layouts that stay published until nobody has them, as canonical JSON."""
+    """Devices of former layouts that stay published until nobody has them, written as a pool is."""
     boot_id: Uid = Field(default="", alias="bootID")
     """The node's boot ID when it was admitted or last verified: another one means that it was restarted."""
     gpus: int = 0
