@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 OK, BEYOND = 0, 1
-LONG = {"scale"}  # only where it is asked for
+LONG = {"scale", "rollout_scale"}  # only where it is asked for
 WIDTH = 160  # where nobody says how wide it is
 
 

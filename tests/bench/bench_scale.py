@@ -10,18 +10,17 @@ import asyncio
 import json
 import re
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from testbed.controlplane import ControlPlane, Shape, python_env
+from testbed.controlplane import ControlPlane, python_env
 from testbed.programs import Program, leashed
 from testbed.progress import Progress
 from tests.bench import beside, fleet, following
 from tests.bench.figures import Figure
 from tests.bench.fleet import Fleet
-from tests.bench.watching import MUTATING, cpu_of, highest, until
+from tests.bench.watching import MUTATING, audited, bare_server, cpu_of, highest, operator, until
 from tests.e2e.harness import DRIVERS, POLICIES
 from tests.e2e.rollout import asks
 from tests.e2e.stage import OPERATOR
@@ -51,16 +50,11 @@ def measure() -> list[Figure]:
 
 async def _measured(wanted: Fleet) -> list[Figure]:
     progress = Progress(sys.stderr)
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        async with ControlPlane(Path(folder), shape=Shape(nodes=0), progress=progress) as controlplane:
-            await controlplane.install_operator()
-            for name in controlplane.programs.keys() - {"etcd", "kube-apiserver"}:
-                await controlplane.programs[name].stop()  # the garbage collector knows none of these nodes
-            async with Client.connect(controlplane.kubeconfig, patience=60) as client:
-                async with progress.step(f"{wanted.nodes} nodes"):
-                    slices = await wanted.populate(client)
-                await client.create(DRIVERS, fleet.driver())
-                return await _looked_at(controlplane, client, wanted, slices, progress)
+    async with bare_server(progress) as (controlplane, client):
+        async with progress.step(f"{wanted.nodes} nodes"):
+            slices = await wanted.populate(client)
+        await client.create(DRIVERS, fleet.driver())
+        return await _looked_at(controlplane, client, wanted, slices, progress)
 
 
 async def _looked_at(
@@ -69,7 +63,7 @@ async def _looked_at(
     async with progress.step("a bare program reads them"):
         bare = await _bare(controlplane)
     policy = await client.create(POLICIES, fleet.policy("fleet", fleet.QUARTERS, mode="Observe"))
-    program = _operator(controlplane)
+    program = operator(controlplane)
     try:
         async with progress.step("the operator plans them"):
             begun = time.monotonic()
@@ -136,14 +130,6 @@ def _counts(policy: Object, what: str) -> int:
     return int(policy.get("status", {}).get("nodes", {}).get(what, 0))
 
 
-def _operator(controlplane: ControlPlane) -> Program:
-    """With its own rights and its defaults."""
-    settings = {"GPUPARTITION_HOST": "127.0.0.1", "GPUPARTITION_PORT": "0"}
-    kubeconfig, log = controlplane.files.kubeconfig("operator"), controlplane.files.log("operator")
-    command: list[str | Path] = [sys.executable, "-m", "gpupartition", "run", "--kubeconfig", kubeconfig]
-    return Program("operator", command, log=log, env=python_env() | settings)
-
-
 async def _metrics(program: Program) -> str:
     """What it tells Prometheus."""
     return await asks(program, "/metrics")
@@ -181,11 +167,8 @@ async def _bare(controlplane: ControlPlane) -> float:
 
 def _writes(controlplane: ControlPlane, since: int) -> list[str]:
     """What the operator has written beyond so many bytes of the audit log."""
-    with controlplane.files.audit_log.open() as log:
-        log.seek(since)
-        entries = [json.loads(line) for line in log]
     return [
         f"{each['verb']} {each['requestURI']}"
-        for each in entries
-        if each["user"]["username"] == OPERATOR and each["verb"] in MUTATING and "dryRun" not in each["requestURI"]
+        for each in audited(controlplane, OPERATOR, since=since)
+        if each["verb"] in MUTATING and "dryRun" not in each["requestURI"]
     ]
