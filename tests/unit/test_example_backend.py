@@ -140,6 +140,15 @@ def test_a_variant_that_somebody_changed_is_not_used() -> None:
         BACKEND.compile(driver(), policy(2), facts(), Cluster(daemon_sets=[daemon_set(), changed]))
 
 
+def test_nobody_is_told_to_roll_back_a_daemon_set_that_never_was_a_layout() -> None:
+    (variant,) = BACKEND.compile(driver(), policy(2), facts(), CLUSTER).objects
+    theirs = copy.deepcopy(dict(variant))
+    theirs["spec"]["template"]["spec"]["containers"][0]["image"] = "other"
+    del theirs["metadata"]["annotations"]
+    with pytest.raises(Refused, match=r"somebody else's, .*; find out whose it is, and delete it"):
+        BACKEND.compile(driver(), policy(2), facts(), Cluster(daemon_sets=[daemon_set(), theirs]))
+
+
 def test_the_name_of_a_base_that_is_too_long_for_a_label_is_cut_and_stays_its_own() -> None:
     assert base_label("b" * 63) == "b" * 63
     long, other = base_label("b" * 200), base_label("b" * 199 + "c")

@@ -222,15 +222,15 @@ def _variant(base: Object, template: Mapping[str, Any], cluster: Cluster) -> Con
 
 def _check_unchanged(present: Object, whole: str) -> None:
     name, namespace = present["metadata"]["name"], present["metadata"]["namespace"]
-    if _whole_or_nothing(present["spec"]["template"]) != whole:
-        raise Refused(
-            Problem(
-                reason="ConfigChanged",
-                at=_at(present),
-                why="somebody changed its template, so it no longer is the layout in its name",
-                fix=f"kubectl rollout undo daemonset/{name} --namespace {namespace}",
-            )
-        )
+    if _whole_or_nothing(present["spec"]["template"]) == whole:
+        return
+    if (present["metadata"].get("annotations") or {}).get(FINGERPRINT) == whole:
+        why = "somebody changed its template, so it no longer is the layout in its name"
+        fix = f"kubectl rollout undo daemonset/{name} --namespace {namespace}"
+    else:
+        why = "it is somebody else's, under the name of the one that the layout needs"
+        fix = "find out whose it is, and delete it"
+    raise Refused(Problem(reason="ConfigChanged", at=_at(present), why=why, fix=fix))
 
 
 def _fingerprint_or_nothing(template: Mapping[str, Any] | None) -> str:
