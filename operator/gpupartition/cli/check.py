@@ -103,7 +103,10 @@ def version(told: str) -> Found:
         return Found("version", OK, f"Kubernetes {told}")
     if number >= OLDEST:
         return Found(
-            "version", WARNED, f"Kubernetes {told} has not been tried", "upgrade to 1.37, or see README, Limits"
+            "version",
+            WARNED,
+            f"Kubernetes {told} has been tried in part only",
+            "upgrade to 1.37, or see README, Limits",
         )
     return Found("version", FAILED, f"Kubernetes {told} is too old", "upgrade to 1.37")
 

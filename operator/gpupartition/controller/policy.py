@@ -186,6 +186,6 @@ def _no_driver(name: str) -> Problem:
         reason="DriverNotFound",
         at="spec.driver",
         why=f"there is no GpuPartitionDriver {name}",
-        fix="create it, or name one of `kubectl get gpd`",
+        fix="create it, or delete this policy and make it anew with one of `kubectl get gpd`: the field cannot be changed",
         turn=Turn.CLUSTER,
     )
