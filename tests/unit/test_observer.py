@@ -16,7 +16,7 @@ from gpupartition.controller.intent import Intents, Policy
 from gpupartition.controller.ledger import Ledger
 from gpupartition.controller.probe import Probe
 from gpupartition.controller.records import DRIVERS, POLICIES
-from gpupartition.controller.scope import Absence, Standings, read_scope
+from gpupartition.controller.scope import Absence, Scope, Standings, read_scope
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.controller.world import Reader
 from gpupartition.settings import Settings
@@ -39,11 +39,11 @@ class Observed(Fleet):
         reader = Reader(client, self.caches, self.intents, watches, settings.limits)
         self.observer = Observer(Forecast(self.caches, reader, ledger, absence=absence))
 
-    async def plan(self) -> tuple[Plan, timedelta | None]:
-        """What the observer says now."""
+    async def scope(self) -> Scope:
+        """What there is, as the copies have it now."""
         (body,), (driver_body,) = self.objects[POLICIES], self.objects[DRIVERS]
         driver = await self.intents.driver(driver_body)
-        scope = await read_scope(
+        return await read_scope(
             body,
             Policy.read(body),
             driver,
@@ -52,7 +52,10 @@ class Observed(Fleet):
             intents=self.intents,
             policies={"inference": body},
         )
-        return await self.observer.of(scope)
+
+    async def plan(self) -> tuple[Plan, timedelta | None]:
+        """What the observer says now."""
+        return await self.observer.of(await self.scope())
 
 
 @pytest_asyncio.fixture
@@ -87,6 +90,20 @@ async def test_a_change_is_planned_when_planning_has_had_its_share_of_the_time(f
         await asyncio.sleep(again[1].total_seconds())
         assert time.monotonic() - begun < 60
     assert (again[0].nodes != plan.nodes, again[1]) == (True, None)
+
+
+async def test_what_changes_while_all_is_looked_at_is_planned_too(fleet: Observed) -> None:
+    before = await fleet.scope()
+    fleet.not_ready("node-1")
+    await fleet.caches.read()
+    plan, _ = await fleet.observer.of(before)
+    assert (await fleet.plan())[1] is not None, f"{plan} was made of what there was before, and would stand"
+
+
+async def test_nothing_is_remembered_of_a_policy_that_is_gone(fleet: Observed) -> None:
+    plan, _ = await fleet.plan()
+    fleet.observer.forget("inference")
+    assert (await fleet.plan())[0] is not plan
 
 
 async def test_another_wish_is_planned_at_once(fleet: Observed) -> None:

@@ -86,6 +86,7 @@ def scope(server: Server, *states: NodeStateStatus, wanted: Config = WANTED) -> 
         problems=(),
         records={record.name: record for record in records},
         groups={},
+        changes=0,
     )
 
 

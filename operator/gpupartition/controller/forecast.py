@@ -57,7 +57,7 @@ class Forecast:
         """All that a plan of this policy follows from, beside the policy: as long as it is equal, another one would say the same."""
         of_driver = [r for r in self._caches.records.values() if r.spec.driver == scope.driver.name]
         rules = replace(self._ledger.rules(scope, scope.records, of_driver), now=LONG_AGO)
-        return self._caches.changes, scope.driver, ledger_of(scope.driver_body), scope.contested, rules
+        return scope.changes, scope.driver, ledger_of(scope.driver_body), scope.contested, rules
 
     async def _lane(self, scope: Scope, records: Mapping[str, Record], everybody: Mapping[str, Record]) -> Lane:
         of_driver = [r for r in everybody.values() if r.spec.driver == scope.driver.name]
@@ -124,17 +124,15 @@ class Observer:
     """
 
     SHARE: Final = 20
-    LASTS: Final = (
-        600  # seconds, after which a plan is made anew for what nobody foresaw that the time alone would change
-    )
+    LASTS: Final = 600  # seconds, after which a plan is made anew for what the time alone may change
 
     def __init__(self, forecast: Forecast) -> None:
         self._forecast = forecast
-        self._said: dict[str, _Said] = {}  # by the UID of the policy
+        self._said: dict[str, _Said] = {}  # by the name of the policy
 
     async def of(self, scope: Scope) -> tuple[Plan, timedelta | None]:
         """The plan, and when to ask again if it may be an old one."""
-        begun, said = time.monotonic(), self._said.get(scope.policy.uid)
+        begun, said = time.monotonic(), self._said.get(scope.policy.name)
         asked, made_of = replace(scope.policy, status=PolicyStatus()), self._forecast.made_of(scope)
         if said is not None and said.asked == asked:
             if said.made_of == made_of and begun < said.at + self.LASTS:
@@ -143,10 +141,14 @@ class Observer:
                 return said.plan, timedelta(seconds=said.until - begun)
         (plan,) = await self._forecast.of([scope])
         now = time.monotonic()
-        self._said[scope.policy.uid] = _Said(
+        self._said[scope.policy.name] = _Said(
             asked=asked, made_of=made_of, at=begun, until=now + self.SHARE * (now - begun), plan=plan
         )
         return plan, None
+
+    def forget(self, policy: str) -> None:
+        """A policy is gone, and what was said of it goes too: of thousands of nodes that is much."""
+        self._said.pop(policy, None)
 
 
 def _records(scope: Scope) -> dict[str, Record]:

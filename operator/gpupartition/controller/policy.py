@@ -57,6 +57,7 @@ class PolicyLoop:
         except NotFound:
             self._policies.pop(name, None)
             forget(name)
+            self._summary.forget(name)
             for record in self._caches.records.by("policy", name):
                 self._on_node(record.name)
             for node in await self._ledger.sweep(name):

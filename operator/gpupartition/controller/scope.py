@@ -42,7 +42,10 @@ class Absence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """`nodes` are selected and nobody else's; `contested` are those that another policy has, or wants as much."""
+    """`nodes` are selected and nobody else's; `contested` are those that another policy has, or wants as much.
+
+    `changes`: how often the copies had changed before it was read from them.
+    """
 
     body: Object
     policy: Policy
@@ -55,6 +58,7 @@ class Scope:
     problems: tuple[Problem, ...]
     records: dict[str, Record]
     groups: dict[str, Group | None]
+    changes: int
 
     @property
     def stopped(self) -> str:
@@ -92,7 +96,7 @@ async def read_scope(
     policies: dict[str, Object],
 ) -> Scope:
     """Read what the caches say about a policy."""
-    everybody, pauses = dict(caches.records.items()), Pauses()
+    changes, everybody, pauses = caches.changes, dict(caches.records.items()), Pauses()
     records = {name: record for name, record in everybody.items() if record.spec.policy_ref.uid == policy.uid}
     rivals = [Policy.read(b) for name, b in sorted(policies.items()) if name != policy.name]
     nodes: dict[str, Object] = {}
@@ -130,6 +134,7 @@ async def read_scope(
         problems=tuple(problems),
         records=records,
         groups=groups,
+        changes=changes,
     )
 
 

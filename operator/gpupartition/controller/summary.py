@@ -118,6 +118,10 @@ class Summary:
         again = sooner(await self._write(scope.body, policy, status), stalls)
         return sooner(again, now + look_again if look_again else None)
 
+    def forget(self, policy: str) -> None:
+        """A policy is gone."""
+        self._observer.forget(policy)
+
     async def _outlook(self, scope: Scope) -> tuple[Plan | None, timedelta | None]:
         """For a policy that observes: what it would do."""
         spec = scope.policy.spec
