@@ -71,7 +71,7 @@ class _Copying:
                     count = int(line)
                 count = self.wanted
         how = f"of {self.wanted}, {time.monotonic() - self.begun:.1f} s after it was started; it has taken {highest(self.pid)} MB by then"
-        return Figure(name=f"{WHOSE[self.by]}: {what}", value=count, how=how)
+        return Figure(name=f"{WHOSE[self.by]}: {what}", value=count, unit="objects", how=how)
 
     async def heard(self, *, since: float) -> Figure:
         """CPU seconds until it has heard of the last heartbeat; it had used so many before the first one."""
