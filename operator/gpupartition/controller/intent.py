@@ -16,7 +16,6 @@ from gpupartition.api.v1alpha1 import (
     Assigned,
     DriverSpec,
     DriverStatus,
-    NodeSelector,
     NodeStateStatus,
     PolicySpec,
     PolicyStatus,
@@ -138,7 +137,6 @@ class Intent:
     wanted: Config | None
     refused: bool = False
     problems: tuple[Problem, ...] = ()
-    reverting: bool = False
     left_out: Problem | None = None
 
 
@@ -344,6 +342,3 @@ def revision(fingerprints: Sequence[str]) -> str:
 def sorted_bodies(reflector: Any) -> list[Object]:
     """Every object of a copy, by name: order must not depend on when an event came."""
     return [body for _, body in sorted(reflector.items())]
-
-
-__all__ = ["NOTHING", "Driver", "Intent", "Intents", "NodeSelector", "Policy", "known", "labels", "revert", "revision"]

@@ -277,7 +277,7 @@ class Assembly:
         original = revert(record.state.original) if wants_revert else None
         if original is None or is_back(original, observed, record):
             return NOTHING
-        return Intent(wanted=original, reverting=True)
+        return Intent(wanted=original)
 
     async def _holders(
         self,
