@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Final
 
 from gpupartition.api.v1alpha1 import PolicySpec
 from gpupartition.controller.caches import Caches
@@ -22,6 +24,10 @@ from gpupartition.domain.backend import Problem, Refused, Turn
 from gpupartition.domain.entries import is_there
 from gpupartition.domain.world import AT_REST
 from gpupartition.kube import Client, Conflict, NotFound, Object
+
+AT_ONCE: Final = (
+    16  # records of new nodes: one after the other a large cluster would wait for its first look for half a minute
+)
 
 
 class PolicyLoop:
@@ -107,20 +113,21 @@ class PolicyLoop:
 
     async def _take_on(self, scope: Scope) -> None:
         """Make the record of every node that has none: whoever creates it first has the node."""
-        for name, node in scope.nodes.items():
-            if name in scope.records or "deletionTimestamp" in node["metadata"]:
-                continue
-            body = new_record(
-                node=name,
-                node_uid=node["metadata"]["uid"],
-                policy=scope.policy.name,
-                policy_uid=scope.policy.uid,
-                driver=scope.driver.name,
-            )
-            try:
-                scope.records[name] = Record.read(await self._client.create(NODE_STATES, body))
-            except Conflict:
-                continue
+        new = [n for n in scope.nodes.values() if n["metadata"]["name"] not in scope.records]
+        there = [n["metadata"] for n in new if "deletionTimestamp" not in n["metadata"]]
+        for first in range(0, len(there), AT_ONCE):
+            made = await asyncio.gather(*(self._take(scope, meta) for meta in there[first : first + AT_ONCE]))
+            scope.records.update({record.name: record for record in made if record is not None})
+
+    async def _take(self, scope: Scope, meta: Object) -> Record | None:
+        policy, driver = scope.policy, scope.driver.name
+        body = new_record(
+            node=meta["name"], node_uid=meta["uid"], policy=policy.name, policy_uid=policy.uid, driver=driver
+        )
+        try:
+            return Record.read(await self._client.create(NODE_STATES, body))
+        except Conflict:
+            return None
 
     async def _pin(self, scope: Scope) -> None:
         """A policy with nodes in flight must not vanish under them, nor one that takes its nodes back at its end."""
