@@ -182,8 +182,27 @@ def _generation(read: Object) -> int:
 def _same(body: Mapping[str, Any], found: Object) -> bool:
     if assignment_of(body) != assignment_of(found):
         return False
-    # Nearly always it is as it was written, and what is canonical is costly to tell.
-    return bool(body["spec"] == found["spec"]) or _canonical(body["spec"]) == _canonical(found["spec"])
+    # Nearly always it is as it was written, or offers something else; what is canonical is costly to tell.
+    if _names(body["spec"]) != _names(found["spec"]):
+        return False
+    return bool(body["spec"] == _untimed(found["spec"])) or _canonical(body["spec"]) == _canonical(found["spec"])
+
+
+def _names(spec: Mapping[str, Any]) -> list[str]:
+    return [each["name"] for each in (*spec.get("devices", ()), *spec.get("sharedCounters", ()))]
+
+
+def _untimed(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Without what the API server notes at taints: when they came."""
+    if not any("taints" in device for device in spec.get("devices", ())):
+        return spec
+    devices = [
+        {**device, "taints": [{k: v for k, v in taint.items() if k != "timeAdded"} for taint in device["taints"]]}
+        if device.get("taints")
+        else device
+        for device in spec["devices"]
+    ]
+    return {**spec, "devices": devices}
 
 
 def _owned(body: Mapping[str, Any], found: Object) -> bool:
