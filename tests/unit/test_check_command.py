@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.fleet import Fleet
 
+from gpupartition.api import crd
 from gpupartition.cli import check
 from gpupartition.cli.paint import rendered
 from gpupartition.controller.records import DRIVERS
@@ -23,6 +24,12 @@ EVERYTHING = {
 }
 
 
+def schema(kind: crd.Kind) -> dict[str, Any]:
+    """Of a kind, as its CRD has it."""
+    written: dict[str, Any] = crd.crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return written
+
+
 class Server(Fleet):
     """A fleet whose API server says what it serves, and answers dry runs without what it `drops`."""
 
@@ -32,12 +39,15 @@ class Server(Fleet):
         self.drops = drops
         self.may_create = may_create
         self.served: dict[str, set[str]] = deepcopy(EVERYTHING)
+        self.schemas = {f"dev.gpupartition.v1alpha1.{kind.kind}": deepcopy(schema(kind)) for kind in crd.KINDS}
 
     async def raw(self, method: str, path: str) -> Any:
         """The version, and what a group serves."""
         assert method == "GET"
         if path == "/version":
             return {"gitVersion": self.version}
+        if path == f"/openapi/v3/apis/{API_VERSION}":
+            return {"components": {"schemas": self.schemas}}
         api_version = path.removeprefix("/apis/")
         if api_version not in self.served:
             raise NotServed(f"GET {path}", 404, "NotFound", "the server could not find the requested resource")
@@ -115,6 +125,29 @@ async def test_without_the_crds_the_drivers_are_recognised_all_the_same() -> Non
     assert (found["crds"].verdict, found["crds"].fix) == ("failed", "kubectl apply -k crds")
     assert found["drivers"].verdict == "warned"
     assert found["drivers"].says.endswith("no GpuPartitionDriver is for it; it is of type ExampleDriver")
+
+
+async def test_crds_of_a_release_that_knew_less_are_told_with_the_outermost_fields_that_they_drop() -> None:
+    server = Server()
+    driver, policy = (
+        server.schemas[f"dev.gpupartition.v1alpha1.{kind}"]["properties"]["spec"]["properties"]
+        for kind in ("GpuPartitionDriver", "GpuPartitionPolicy")
+    )
+    del driver["publish"]["properties"]["multiNode"]
+    del policy["layouts"]["items"]["properties"]["sharing"]["properties"]["capacity"]["additionalProperties"][
+        "properties"
+    ]["step"]
+    (crds,) = [each for each in await look(server) if each.check == "crds"]
+    assert (crds.verdict, "CRDs" in crds.fix) == ("warned", True)
+    told = "GpuPartitionDriver spec.publish.multiNode, GpuPartitionPolicy spec.layouts[].sharing.capacity{}.step"
+    assert crds.says.endswith(f"drop {told}")
+
+
+async def test_a_field_that_a_later_release_has_is_no_fault() -> None:
+    server = Server()
+    for each in server.schemas.values():
+        each["properties"]["spec"]["properties"]["later"] = {"type": "string"}
+    assert await verdicts(server) == WELL
 
 
 async def test_a_driver_that_cannot_work_is_told_with_what_to_do() -> None:

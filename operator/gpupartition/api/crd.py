@@ -19,6 +19,8 @@ from gpupartition.api import rules, v1alpha1
 from gpupartition.names import GROUP, VERSION
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pydantic import BaseModel
 
 Schema = dict[str, Any]
@@ -226,6 +228,23 @@ def crd(kind: Kind) -> Schema:
             "versions": [version],
         },
     }
+
+
+def lacking(kind: Kind, served: Schema) -> Iterator[str]:
+    """Paths of fields, such as `spec.layouts[].name`, that a kind has and its schema as it is served lacks; of nested ones the outermost."""
+    return _lacking(crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"], served, "")
+
+
+def _lacking(ours: Schema, served: Schema, at: str) -> Iterator[str]:
+    for key, mark in (("items", "[]"), ("additionalProperties", "{}")):
+        if key in ours:
+            yield from _lacking(ours[key], served.get(key, {}), at + mark)
+    for name, field in ours.get("properties", {}).items():
+        path = f"{at}.{name}" if at else name
+        if name in served.get("properties", {}):
+            yield from _lacking(field, served["properties"][name], path)
+        else:
+            yield path
 
 
 def files() -> dict[str, str]:

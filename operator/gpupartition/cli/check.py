@@ -164,12 +164,21 @@ async def _kept(client: Client, _: Settings) -> list[Found]:
 
 
 async def _kinds(client: Client, _: Settings) -> list[Found]:
+    """Whether our kinds are there, with all of their fields: others are dropped without a word from what operators and Helm write."""
+    from gpupartition.api import crd
+    from gpupartition.domain.wording import few
     from gpupartition.kinds import DRIVERS, NODE_STATES, POLICIES
 
     served = await _resources(client, API_VERSION)
     missing = [kind.plural for kind in (DRIVERS, POLICIES, NODE_STATES) if kind.plural not in served]
     if missing:
         return [Found("crds", FAILED, f"{API_VERSION} has no {', '.join(missing)}", "kubectl apply -k crds")]
+    told = (await client.raw("GET", f"/openapi/v3/apis/{API_VERSION}"))["components"]["schemas"]
+    schemas = {name.rpartition(".")[2]: schema for name, schema in told.items()}
+    lost = [f"{kind.kind} {path}" for kind in crd.KINDS for path in crd.lacking(kind, schemas.get(kind.kind, {}))]
+    if lost:
+        says = f"the CRDs are those of another release, and drop {few(lost)}"
+        return [Found("crds", WARNED, says, "kubectl apply -k manifests: CRDs, rights and image belong together")]
     return [Found("crds", OK, f"the kinds of {API_VERSION} are served")]
 
 
