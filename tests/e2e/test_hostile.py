@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import yaml
+from tests.e2e import mig
+from tests.e2e.harness import NODE_STATES
+from tests.e2e.nvidia import H100
 from tests.e2e.publishing import gpus
 from tests.e2e.publishing import site as publishing
 from tests.e2e.rollout import (
@@ -11,6 +15,7 @@ from tests.e2e.rollout import (
     apply,
     at_rest,
     condition,
+    devices,
     equal,
     looks_again,
     operator,
@@ -29,7 +34,7 @@ from gpupartition.backends import BACKENDS
 from gpupartition.backends.slices import slice_name
 from gpupartition.domain.backend import Cluster as Installed
 from gpupartition.domain.backend import NodeFacts
-from gpupartition.kube import DAEMON_SETS, DEVICE_TAINT_RULES, NODES, RESOURCE_SLICES
+from gpupartition.kube import CONFIG_MAPS, DAEMON_SETS, DEVICE_TAINT_RULES, NODES, RESOURCE_SLICES
 
 if TYPE_CHECKING:
     from tests.e2e.harness import Cluster
@@ -176,3 +181,46 @@ async def test_a_slice_of_another_node_in_a_nodes_pool_keeps_it_from_being_chang
     await cluster.client.delete(RESOURCE_SLICES, theirs["metadata"]["name"])
     await ready(cluster, "careful")
     await at_rest(cluster)
+
+
+async def test_a_file_of_layouts_that_is_something_else_is_said_and_what_others_have_in_it_stays(
+    cluster: Cluster,
+) -> None:
+    where = await mig.site(cluster, f"1x {H100}")
+    name, namespace = where.software.config_map, where.software.operator_namespace
+    theirs = {"config.yaml": "notes: of somebody, [who: never closed a bracket\n", "shopping.txt": "milk"}
+    await cluster.client.patch(CONFIG_MAPS, name, {"data": theirs}, namespace=namespace)
+    await where.wants(mig.profiles(("1g.10gb", 7)))
+    await said(cluster, mig.POLICY, "Accepted", "False", "ConfigUnreadable")
+    assert (await cluster.client.get(CONFIG_MAPS, name, namespace=namespace))["data"] == theirs
+
+    entry = [{"devices": "all", "mig-enabled": True, "mig-devices": {"1g.10gb": 1}}]
+    file = yaml.safe_dump({"version": "v1", "mig-configs": {"somebodys": entry}})
+    await cluster.client.patch(CONFIG_MAPS, name, {"data": {"config.yaml": file}}, namespace=namespace)
+    await where.gets(mig.profiles(("1g.10gb", 7)))
+    after = (await cluster.client.get(CONFIG_MAPS, name, namespace=namespace))["data"]
+    assert after["shopping.txt"] == "milk"
+    configs = yaml.safe_load(after["config.yaml"])["mig-configs"]
+    assert configs["somebodys"] == entry
+    assert await where.assigned(where.nodes[0]) in configs
+
+
+async def test_a_record_that_somebody_made_up_is_believed_in_nothing(cluster: Cluster) -> None:
+    """It says of another Node of this name, for a policy that is not there, that all is done."""
+    where = await site(cluster, 1)
+    (node,) = where.nodes
+    body = {
+        "apiVersion": names.API_VERSION,
+        "kind": "GpuPartitionNodeState",
+        "metadata": {"name": node},
+        "spec": {"policyRef": {"name": "nobodys", "uid": "nobodys"}, "nodeUID": "another", "driver": where.driver},
+        "status": {"phase": "UpToDate", "token": "somebodys", "step": "somebodys"},
+    }
+    await cluster.client.create(NODE_STATES, body)
+    await operator(cluster)
+    async with Watcher(cluster) as history:
+        await apply(cluster, policy("careful", where.driver, equal(2)))
+        await ready(cluster, "careful")
+        await cluster.published(devices(2), node=node, driver=where.base.driver)
+        await at_rest(cluster)
+    assert len(history.assignments(node)) == 2
