@@ -46,7 +46,7 @@ chaos: $(STAMP)  ## everything goes wrong at once: ROUNDS=100 SEED=7 for more an
 	@$(BIN)/python -m testbed build
 	@CHAOS_ROUNDS=$(ROUNDS) CHAOS_SEED=$(SEED) $(PYTEST) -q -s tests/e2e/test_chaos.py $(ARGS)
 
-fuzz: $(STAMP)  ## hostile input of every kind, in bounded time and memory: CASES=1000000 for more
+fuzz: $(STAMP)  ## hostile input of every kind, in bounded time and memory; each time other cases
 	@ulimit -v 4000000; HOSTILE=$(CASES) $(PYTEST) -q -n $(WORKERS) --dist worksteal tests/properties/test_hostile_*.py $(ARGS)
 
 bench: $(STAMP)  ## how long it takes, against bounds: ARGS=plan for one of the measurements
