@@ -9,7 +9,7 @@ from testbed.build import RELEASES, release
 from testbed.faultproxy import FaultProxy
 from tests.e2e import rollout
 from tests.e2e.harness import DRIVERS
-from tests.e2e.publishing import FULL, PART, POLICY, gpus, nothing_is_ever_sold_twice, site, usable
+from tests.e2e.publishing import FULL, PART, POLICY, gpus, nothing_is_ever_sold_twice, shared_counters, site, usable
 from tests.e2e.rollout import Watcher, condition, equal, ready, said, stalled
 from tests.e2e.servers import served_by
 from tests.e2e.stage import closed_while_at_work, stage
@@ -136,3 +136,5 @@ async def test_where_one_of_two_servers_drops_counters_no_gpu_is_ever_sold_twice
             for device in usable(here.among(now.objects(RESOURCE_SLICES), node)) or ():
                 assert device.get("consumesCounters"), (node, device)
     assert [len(await here.offers(node)) for node in new] == [6, 6, 6]
+    counters = shared_counters(await here.slices())
+    assert [shared_counters(await here.slices(node)) for node in new] == [counters] * 3
