@@ -25,9 +25,7 @@ from gpupartition.domain.entries import is_there
 from gpupartition.domain.world import AT_REST
 from gpupartition.kube import Client, Conflict, NotFound, Object
 
-AT_ONCE: Final = (
-    16  # records of new nodes: one after the other a large cluster would wait for its first look for half a minute
-)
+AT_ONCE: Final = 16  # records of new nodes: one by one a large cluster waits for half a minute for its first look
 
 
 class PolicyLoop:

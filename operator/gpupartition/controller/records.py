@@ -103,9 +103,7 @@ class _Pool(BaseModel, strict=True):
 
 
 LAYOUTS: Final = ("target", "current", "previous", "original")
-LEGIBLE: Final = (
-    4096  # characters of a pool that people may read with kubectl; of many devices they read nothing anyway
-)
+LEGIBLE: Final = 4096  # characters of a pool that people may read with kubectl; of many devices nobody does
 PACKED: Final = "zlib:"  # and base64
 
 

@@ -27,9 +27,7 @@ T = TypeVar("T")
 
 _NOT_SERVED: Final = "this API server does not serve the kind: install its CRD"
 _FIRST_PAUSE: Final = 0.1  # seconds, doubled with each failure in a row
-_LONGEST_PAUSE: Final = (
-    30.0  # seconds: the copy of an operator that was cut off is at most this much older than it need be
-)
+_LONGEST_PAUSE: Final = 30.0  # seconds: so much older than need be is the copy of an operator that was cut off, at most
 _FEW: Final = 20  # objects that are asked for one by one, or one in twenty of all: for more a list is cheaper
 _LIST_AFTER: Final = 5  # failures in a row: perhaps the version we ask for never comes, as after a restore of etcd
 
