@@ -263,7 +263,9 @@ class Caches:
     def _slice_changed(self, _: str, old: PackedSlice | None, new: PackedSlice | None) -> None:
         for each in filter(None, (old, new)):
             about = {pool.rpartition("/")[2] for pool in slice_astray(each)}
-            for node in about.union(slice_node(each), slice_owners(each)):
+            # The leader hears of a slice in its pool that has no owners, too: somebody else's makes the pool useless.
+            leads = (record.name for record in self.records.by("group", each.group))
+            for node in about.union(slice_node(each), slice_owners(each), leads):
                 self._on_node(node)
 
     def _claim_changed(self, _: str, old: Object | None, new: Object | None) -> None:
