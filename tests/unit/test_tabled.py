@@ -312,6 +312,12 @@ def test_exact_partitions_of_an_inventory_of_ones_own_are_found_by_looking_at_al
     assert names(pool(profiles(two=1, end=1), three)) == ["gpu-0-two-1", "gpu-0-end-0"]
 
 
+def test_in_which_order_a_policy_asks_for_exact_partitions_makes_no_difference() -> None:
+    apart = [{"counters": {"slot0": "1", "slot1": "1"}}, {"counters": {"slot2": "1", "slot3": "1"}}]
+    group = {**BY_HAND, "profiles": [BY_HAND["profiles"][0], {"name": "two", "placements": apart}]}  # type: ignore[index]
+    assert pool(profiles(one=1, two=1), group) == pool(profiles(two=1, one=1), group)
+
+
 def test_exact_partitions_for_which_an_inventory_of_ones_own_has_no_room_are_refused() -> None:
     problem = refused(profiles(two=2), BY_HAND)
     assert (problem.reason, problem.at) == ("LayoutDoesNotFit", "spec.layouts[0].profiles")

@@ -99,9 +99,10 @@ def in_order(gpu: Gpu, placed: Sequence[Placed]) -> list[Piece]:
 def place(gpu: Gpu, counts: Mapping[str, int]) -> list[Placed] | None:
     """A placement for each of so many partitions, by name, so that the counters suffice; None when none was found.
 
-    It looks at all ways, but for inventories that no hardware has: there it gives up.
+    In whichever order they are asked for, they are placed in the inventory's: it is the same layout. It looks at all ways, but for
+    inventories that no hardware has: there it gives up.
     """
-    todo = [gpu.partitions[name] for name, count in counts.items() for _ in range(count)]
+    todo = [partition for name, partition in gpu.partitions.items() for _ in range(counts.get(name, 0))]
     left, found = dict(gpu.counters), list[Placed]()
     dead: set[tuple[int, int, tuple[int, ...]]] = set()
 
