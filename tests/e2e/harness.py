@@ -67,7 +67,7 @@ async def eventually(condition: Callable[[], T], *, within: float = 30) -> T: ..
 async def eventually(condition: Callable[[], Any], *, within: float = 30) -> Any:
     """Ask until `condition` gives something true, and return that.
 
-    An AssertionError or a NotFound in it means "not yet". After `within` seconds: AssertionError with its last answer.
+    An AssertionError, NotFound or NotServed in it means "not yet". After `within` seconds: AssertionError with its last answer.
     """
     deadline = time.monotonic() + within
     while True:
@@ -78,7 +78,7 @@ async def eventually(condition: Callable[[], Any], *, within: float = 30) -> Any
             if value:
                 return value
             last = value
-        except (AssertionError, NotFound) as error:
+        except (AssertionError, NotFound, NotServed) as error:
             last = error
         if time.monotonic() > deadline:
             raise AssertionError(f"not so after {within:g} s: {_source(condition)}\nlast answer: {last!r}")
