@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES
 from tests.e2e.rollout import AT_REST, condition, devices
 
+from gpupartition.controller.records import unpacked
 from gpupartition.domain.quantity import parse
 from gpupartition.kube import DEVICE_TAINT_RULES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from gpupartition.names import CORDONED, FULL_NODE_NAME, LAYOUT, STEP, taint_rule
@@ -569,7 +570,7 @@ def _key(body: Object) -> str:
 
 def _names(pool: str) -> set[str]:
     """The names of the devices of a pool as a record keeps it."""
-    return {device["name"] for device in json.loads(pool)["devices"]} if pool else set()
+    return {device["name"] for device in json.loads(unpacked(pool))["devices"]} if pool else set()
 
 
 def _results(claim: Object) -> list[Object]:
