@@ -97,7 +97,8 @@ async def read_scope(
 ) -> Scope:
     """Read what the caches say about a policy."""
     changes, everybody, pauses = caches.changes, dict(caches.records.items()), Pauses()
-    records = {name: record for name, record in everybody.items() if record.spec.policy_ref.uid == policy.uid}
+    mine = (r for r in caches.records.by("policy", policy.name) if r.spec.policy_ref.uid == policy.uid)
+    records = {r.name: r for r in mine}
     rivals = [Policy.read(b) for name, b in sorted(policies.items()) if name != policy.name]
     nodes: dict[str, Object] = {}
     contested: list[str] = []
