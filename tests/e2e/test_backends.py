@@ -85,7 +85,7 @@ class Bench:
 
     async def repair(self, current: Assigned) -> None:
         async def all_written() -> bool:
-            effect = self.backend.repair(self.driver, await self.facts(), current, 1)
+            effect = self.backend.repair(self.driver, await self.facts(), current, None, 1)
             if effect is not None:
                 assert await carry_out(self.client, effect), effect
             return effect is None
@@ -194,7 +194,7 @@ async def test_published_pools_are_kept_as_they_were_written(cluster: TestCluste
         config = await bench.compile(*some)
         await bench.assign(config.assigned(), f"step-{number}")
         await bench.arrives_at(config)
-        effect = bench.backend.repair(bench.driver, await bench.facts(), config.assigned(), 1)
+        effect = bench.backend.repair(bench.driver, await bench.facts(), config.assigned(), None, 1)
         assert effect is None, "what the server respells is no edit"
     await bench.assign(home.assigned(), "home")
     await bench.arrives_at(home)

@@ -143,7 +143,7 @@ def test_each_backend_answers_or_refuses_in_words(kind: str, data: st.DataObject
         for step in ("", "s2"):
             effect = backend.assign(driver, on, config.assigned(), step, 2)
             assert not isinstance(effect, PatchNode) or unharmed(effect.labels)
-        backend.repair(driver, on, config.assigned(), 2)
+        backend.repair(driver, on, config.assigned(), None, 2)
         for body in config.objects:
             unchanged_but_for_ours(body, cluster, told)
     backend.cancel(driver, on, "s2")

@@ -195,7 +195,7 @@ def test_whatever_happened_to_a_node_at_rest_repair_restores_it_and_then_rests(
     repaired = sum(1 for _ in server.repair(wanted.assigned()))
     assert repaired <= 2 * (len(server.slices) + 4), "no write is made in vain"
     assert server.observe().pool.equals(wanted.pool)
-    assert BACKEND.repair(server.driver, server.facts, wanted.assigned(), 1) is None
+    assert BACKEND.repair(server.driver, server.facts, wanted.assigned(), None, 1) is None
 
 
 # -------------------------------------------------------------------------------------------------------------------- fingerprints

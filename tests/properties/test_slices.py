@@ -38,6 +38,7 @@ class Seen(NamedTuple):
     slices: Slices
     record: str
     late: tuple[Late, ...] = ()
+    wiped: bool = False  # a kubelet has started
 
 
 RULE: Final = {"metadata": {"name": "r", "uid": "r"}, "spec": {"taint": {"effect": "NoSchedule"}}}
@@ -46,8 +47,9 @@ RULE: Final = {"metadata": {"name": "r", "uid": "r"}, "spec": {"taint": {"effect
 class Publishing:
     """One node of a driver whose slices we write, from just before its first write until it is at rest again."""
 
-    def __init__(self, of: DriverSpec, previous: Config, target: Config) -> None:
-        self.driver, self.previous, self.target = of, previous, target
+    def __init__(self, of: DriverSpec, previous: Config, target: Config, *, starts: bool = False) -> None:
+        """With `starts`, its kubelet starts once, at whatever moment, and takes all slices away."""
+        self.driver, self.previous, self.target, self._starts = of, previous, target, starts
         self._wishes: dict[tuple[Slices, str, bool], Late | None] = {}
 
     def initial(self) -> Seen:
@@ -65,6 +67,11 @@ class Publishing:
             rest = seen._replace(late=seen.late[:i] + seen.late[i + 1 :])
             yield "a worker dies", rest
             yield f"written: {late.name}", self.written(rest, late)
+        if self._starts and not seen.wiped:
+            yield (
+                "the kubelet wipes the slices",
+                seen._replace(slices=(), wiped=True, late=_not_by_what_was_there(seen)),
+            )
         if len(seen.late) < WORKERS:
             for overdue in (False, True):
                 wish = self.wish(seen.slices, seen.record, overdue=overdue)
@@ -114,6 +121,8 @@ class Publishing:
     def broken(self, seen: Seen) -> str:
         """What is wrong with what everybody sees."""
         state, pool = _state(seen), Pool.read(facts(seen.slices).slices)
+        if seen.wiped and not (pool.usable and pool.devices):
+            return ""  # whoever is next writes it again
         if pool.usable and not any(pool.equals(c.pool) for c in (self.previous, self.target)):
             return "the pool is neither the former one nor the new one"
         open_again = state.phase in AT_REST or state.phase is Phase.RELEASING
@@ -126,6 +135,11 @@ class Publishing:
 
 def _state(seen: Seen) -> NodeStateStatus:
     return NodeStateStatus.model_validate_json(seen.record)
+
+
+def _not_by_what_was_there(seen: Seen) -> tuple[Late, ...]:
+    """Those who can still write once all slices are gone."""
+    return tuple(late for late in seen.late if late.creates or late.name == RECORD)
 
 
 def _told(state: NodeStateStatus) -> str:
@@ -145,6 +159,15 @@ def test_whoever_is_late_the_pool_is_one_layout_or_the_other_and_at_rest_the_one
     of: DriverSpec, previous: Config, target: Config
 ) -> None:
     found, phases = explored(Publishing(of, previous, target))
+    assert not found, found
+    assert {Phase.ROLLED_BACK, Phase.UP_TO_DATE} <= phases
+
+
+@pytest.mark.parametrize(("of", "previous", "target"), FROM_TO.values(), ids=FROM_TO)
+def test_whenever_a_kubelet_starts_what_can_be_used_is_one_layout_or_the_other_and_at_rest_the_one_on_record(
+    of: DriverSpec, previous: Config, target: Config
+) -> None:
+    found, phases = explored(Publishing(of, previous, target, starts=True))
     assert not found, found
     assert {Phase.ROLLED_BACK, Phase.UP_TO_DATE} <= phases
 

@@ -84,8 +84,8 @@ class Server:
             self.write(effect)
             yield effect
 
-    def repair(self, current: Assigned, generation: int = 1) -> Iterator[Effect]:
-        while (effect := BACKEND.repair(self.driver, self.facts, current, generation)) is not None:
+    def repair(self, current: Assigned, step: str | None = None, generation: int = 1) -> Iterator[Effect]:
+        while (effect := BACKEND.repair(self.driver, self.facts, current, step, generation)) is not None:
             self.write(effect)
             yield effect
 

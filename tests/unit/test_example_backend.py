@@ -435,7 +435,8 @@ def test_a_change_disturbs_the_whole_node_and_no_change_nobody() -> None:
 
 def test_slices_of_the_driver_are_never_repaired_by_us() -> None:
     assert (
-        BACKEND.repair(driver(), facts(), BACKEND.compile(driver(), policy(2), facts(), CLUSTER).assigned(), 1) is None
+        BACKEND.repair(driver(), facts(), BACKEND.compile(driver(), policy(2), facts(), CLUSTER).assigned(), None, 1)
+        is None
     )
 
 

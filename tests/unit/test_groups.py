@@ -154,7 +154,7 @@ def test_it_never_writes_to_the_pool() -> None:
     own = compiled(there).assigned()
     for told in (own, wanted.assigned()):
         assert BACKEND.assign(racks(), there, told, "s", 9) is None
-        assert BACKEND.repair(racks(), there, told, 9) is None
+        assert BACKEND.repair(racks(), there, told, None, 9) is None
 
 
 def test_whoever_begins_to_lead_does_not_delete_what_it_had_not_before() -> None:
@@ -162,7 +162,7 @@ def test_whoever_begins_to_lead_does_not_delete_what_it_had_not_before() -> None
     slices = published(wanted.pool, "n1", "n2")
     followed = compiled(facts("n2", "n1", "n2", slices=slices)).assigned()
     leads = facts("n2", "n1", "n2", leader="n2", slices=slices)
-    assert BACKEND.repair(racks(), leads, followed, 9) is None
+    assert BACKEND.repair(racks(), leads, followed, None, 9) is None
 
 
 def test_one_that_was_verified_has_what_is_wanted_while_the_leader_restores_it() -> None:

@@ -443,6 +443,18 @@ def test_lost_slices_come_back(lost: list[int]) -> None:
     assert seen.pool.equals(config(equal(2)).pool)
 
 
+@pytest.mark.parametrize("told", [config(equal(2)).assigned(), NOTHING], ids=["halves", "nothing"])
+def test_slices_that_are_lost_while_they_are_verified_come_back_with_the_step_that_brought_them(told: Assigned) -> None:
+    server = Server()
+    list(server.assign(told, "s1", generation=3))
+    assert list(server.repair(told, "s1", generation=3)) == []
+    server.slices.clear()
+    assert list(server.repair(told, "s1", generation=3))
+    seen = server.observe()
+    assert (seen.step, seen.assignment) == ("s1", told.assignment)
+    assert list(server.repair(told, "s1", generation=3)) == []
+
+
 @pytest.mark.parametrize("number", [0, 1])
 def test_edited_slices_are_rewritten_and_the_pool_is_unusable_until_all_of_it_is_right(number: int) -> None:
     server = at_rest(config(equal(2)))

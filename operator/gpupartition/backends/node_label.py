@@ -68,6 +68,13 @@ class OnNode:
         """The step alone: an `assign` of it that comes late finds another resourceVersion."""
         return None if step_of(facts.node) == step else _patch(facts.node, {}, step)
 
-    def repair(self, driver: DriverSpec, facts: NodeFacts, current: Assigned, generation: int) -> Effect | None:  # noqa: ARG002
+    def repair(
+        self,
+        driver: DriverSpec,  # noqa: ARG002
+        facts: NodeFacts,  # noqa: ARG002
+        to: Assigned,  # noqa: ARG002
+        step: str | None,  # noqa: ARG002
+        generation: int,  # noqa: ARG002
+    ) -> Effect | None:
         """Nothing: the driver publishes its slices itself."""
         return None

@@ -216,15 +216,17 @@ class Publish:
         """The step alone, on the anchor."""
         return slices.use_up(self._present(driver, facts), self._target(driver, facts, Pool(), None), step)
 
-    def repair(self, driver: DriverSpec, facts: NodeFacts, current: Assigned, generation: int) -> Effect | None:
+    def repair(
+        self, driver: DriverSpec, facts: NodeFacts, to: Assigned, step: str | None, generation: int
+    ) -> Effect | None:
         """The next write towards what the record says, for slices that were wiped or edited. Where nothing shall be, nothing is left."""
         present = self._present(driver, facts)
-        pool = Pool.from_json(current.pool)
+        pool = Pool.from_json(to.pool)
         if not _leads(facts, pool):
             return None
-        if not pool.devices:
+        if not pool.devices and step is None:
             return next((slices.delete(s) for s in reversed(present)), None)
-        return slices.next_write(present, self._target(driver, facts, pool, current.assignment), None, generation)
+        return slices.next_write(present, self._target(driver, facts, pool, to.assignment), step, generation)
 
     def _present(self, driver: DriverSpec, facts: NodeFacts) -> list[Object]:
         name, pool = _spec(driver).driver_name, self.pool_name(driver, facts.name, facts.group)

@@ -45,7 +45,7 @@ def way_back_of(
         return None, "the node is gone"
     current = state.current if facts.group is None or led(state) == facts.group.name else None
     if current is not None and observed.running != current.fingerprint:
-        restored = driver.backend.repair(driver.spec, facts, published(state, current), state.generation)
+        restored = driver.backend.repair(driver.spec, facts, published(state, current), None, state.generation)
         if restored is not None:  # slices of our own were wiped or edited: back is where they would be restored to
             return revert(current), ""
     try:

@@ -245,8 +245,13 @@ class Backend(Protocol):
     def cancel(self, driver: DriverSpec, facts: NodeFacts, step: str) -> Effect | None:
         """The write that uses the step up and changes nothing else; None when it is used up already."""
 
-    def repair(self, driver: DriverSpec, facts: NodeFacts, current: Assigned, generation: int) -> Effect | None:
-        """The next write that restores what the operator itself publishes for a node at rest; None for drivers that publish themselves."""
+    def repair(
+        self, driver: DriverSpec, facts: NodeFacts, to: Assigned, step: str | None, generation: int
+    ) -> Effect | None:
+        """The next write that restores what the operator itself publishes; None for drivers that publish themselves.
+
+        `step` is the one that brought it, None for a node at rest.
+        """
 
 
 class Refused(Exception):  # noqa: N818  (reads as what happened)

@@ -25,7 +25,7 @@ from gpupartition.domain.changes import (
     with_doubt,
     with_what_lacks,
 )
-from gpupartition.domain.destination import STRANDED, expected_pool, in_vain, lacking, missing_gpus
+from gpupartition.domain.destination import STRANDED, expected_now, expected_pool, in_vain, lacking, missing_gpus
 from gpupartition.domain.guards import (
     wanted_back,
 )
@@ -95,5 +95,7 @@ def _why(way: Exit, state: State, changed: State, world: World) -> tuple[str, st
     if way.to not in {Phase.ROLLING_BACK, Phase.FAILED}:
         return "", way.note
     found = lacking(world.observed, expected_pool(state))
+    if state.phase is Phase.VERIFYING and expected_now(state, world):
+        found = "it does now, and did not for long enough at a time"
     stranded = state.phase is Phase.ROLLING_BACK and wanted_back(state, world)
     return STRANDED if stranded else f"{state.phase}Failed", f"{way.note}: {found}" if found else way.note

@@ -82,8 +82,10 @@ def _leftovers(state: NodeStateStatus, world: World, subject: Subject) -> Sequen
     return ()
 
 
-def _repair(state: NodeStateStatus, subject: Subject, facts: NodeFacts, to: Assigned) -> Effect | None:
-    return subject.backend.repair(subject.driver, facts, published(state, to), state.generation)
+def _repair(
+    state: NodeStateStatus, subject: Subject, facts: NodeFacts, to: Assigned, step: str | None = None
+) -> Effect | None:
+    return subject.backend.repair(subject.driver, facts, published(state, to), step, state.generation)
 
 
 def _lost_config(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[Effect]:
@@ -249,24 +251,26 @@ def _delete_plugin(state: NodeStateStatus, world: World) -> Sequence[Effect]:
 
 
 def _verify(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[Effect]:
-    """Closed. A kubelet that starts wipes all slices of its node: those of our own nobody else would restore on a lost node."""
+    """Closed. A kubelet that starts wipes all slices of its node: those of our own nobody else would restore."""
     closing = _close(state, world, subject)
     if closing or state.target is None or subject.facts is None:
         return closing
-    if not state.recovering:
-        return _delete_plugin(state, world)
-    repair = _repair(state, subject, subject.facts, state.target)
+    repair = _repair(state, subject, subject.facts, state.target, None if state.recovering else state.step)
     return (repair,) if repair else _delete_plugin(state, world)
 
 
 def _failed(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[Effect]:
-    """Closed. Before it is let go as it is, all is done that somebody may be about to do: then he comes too late."""
-    if not (world.abandoned and unwanted(state, world)) or subject.facts is None:
+    """Closed, and otherwise left as it is. Before it is let go so, all is done that somebody may be about to do: then he comes too late."""
+    if world.abandoned and unwanted(state, world) and subject.facts is not None:
+        if not step_used(state, world):
+            cancel = subject.backend.cancel(subject.driver, subject.facts, state.step)
+            return (cancel,) if cancel else ()
+        goes = _delete_plugin(state, world)
+        if goes:
+            return goes
+    if state.recovering:
         return _verify(state, world, subject)
-    if not step_used(state, world):
-        cancel = subject.backend.cancel(subject.driver, subject.facts, state.step)
-        return (cancel,) if cancel else ()
-    return _delete_plugin(state, world) or _verify(state, world, subject)
+    return _close(state, world, subject) or _delete_plugin(state, world)
 
 
 PHASE_WRITES: Final[dict[Phase, Writes]] = {
