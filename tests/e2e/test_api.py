@@ -214,6 +214,7 @@ async def test_columns_show_how_a_policy_does(installed: ControlPlane, client: C
             "progress": "7/12",
             "revision": "0123456789",
             "nodes": {"failed": 2, "blocked": 3},
+            "suspended": {"reason": "Frozen", "message": "storage is being moved"},
             "conditions": [wire(READY)],
         }
     )
@@ -226,8 +227,10 @@ async def test_columns_show_how_a_policy_does(installed: ControlPlane, client: C
         listed = await installed.kubectl("get", "gpu")
     finally:
         await client.delete(POLICIES, name)
-    assert short[0].split() == ["NAME", "READY", "STATUS", "PROGRESS", "FAILED", "BLOCKED", "REVISION", "AGE"]
-    assert short[1].split()[:-1] == [name, "False", "RollingOut", "7/12", "2", "3", "0123456789"]
+    assert short[0].split() == [
+        *("NAME", "READY", "STATUS", "PROGRESS", "FAILED", "BLOCKED", "SUSPENDED", "REVISION", "AGE")
+    ]
+    assert short[1].split()[:-1] == [name, "False", "RollingOut", "7/12", "2", "3", "Frozen", "0123456789"]
     assert wide[-3:] == ["node-3", "is", "next"]
     assert f"gpupartitionpolicy.gpupartition.dev/{name}" in listed
     assert PolicyStatus.model_validate(made["status"]) == status

@@ -74,6 +74,25 @@ async def test_a_policy_is_paused_beside_its_spec_and_resumed_by_whoever_is_on_d
     assert (await gpp(cluster, "resume", name, "-o", "json", kubeconfig=me)).data["objects"][0]["changed"] is False
 
 
+async def test_a_policy_that_is_done_stays_ready_while_it_is_paused_and_says_that_it_is(cluster: Cluster) -> None:
+    scene = await stage(cluster, 1)
+    await rollout.operator(cluster)
+    await scene.want_halves()
+    await rollout.ready(cluster, cluster.name)
+
+    async def suspended(reason: str) -> bool:
+        body = await rollout.ready(cluster, cluster.name)
+        return bool(body["status"].get("suspended", {}).get("reason", "") == reason)
+
+    assert (await gpp(cluster, "pause", cluster.name, "--reason", REASON)).code == 0
+    await eventually(lambda: suspended("Paused"))
+    told = await gpp(cluster, "status", cluster.name)
+    assert "\n  RolloutComplete: the one node is verified\n" in told.out
+    assert f"\n  Paused: {REASON} (by " in told.out
+    assert (await gpp(cluster, "resume", cluster.name)).code == 0
+    await eventually(lambda: suspended(""))
+
+
 async def test_a_pause_that_is_over_by_itself_needs_nobody(cluster: Cluster) -> None:
     scene = await stage(cluster, 1)
     await rollout.operator(cluster)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
@@ -23,6 +24,7 @@ from tests.unit.situations import (
     UNREAD,
     WAITING,
     WHY,
+    Node,
     Row,
     node,
     rollout,
@@ -30,7 +32,7 @@ from tests.unit.situations import (
 )
 from tests.unit.worlds import T0
 
-from gpupartition.api.v1alpha1 import Condition, Phase, PolicyStatus
+from gpupartition.api.v1alpha1 import Condition, Phase, PolicyStatus, Suspended
 from gpupartition.domain import destination
 from gpupartition.domain.backend import Problem
 from gpupartition.domain.rollout import Rollout
@@ -90,6 +92,28 @@ def test_every_condition_says_something_of_this_generation(row: Row) -> None:
 def test_a_policy_that_was_just_created_is_never_taken_for_done() -> None:
     assert PolicyStatus().observed_generation == -1
     assert PolicyStatus().conditions == []
+
+
+@pytest.mark.parametrize("reason", ["Paused", "Frozen"])
+@pytest.mark.parametrize(
+    ("of", "ready"),
+    [
+        pytest.param([DONE], "True", id="complete"),
+        pytest.param([FAILED], "False", id="failed"),
+        pytest.param([WAITING], "False", id="waiting"),
+        pytest.param([], "True", id="no node"),
+    ],
+)
+def test_that_somebody_holds_it_up_is_said_whatever_ready_says(of: Sequence[Node], ready: str, reason: str) -> None:
+    found = status(rollout(*of, reason=reason, words="storage is being moved"))
+    assert found.suspended == Suspended(reason=reason, message="storage is being moved")
+    assert condition(found, "Ready").status == ready
+    assert status(rollout(*of), before=found).suspended is None
+
+
+@pytest.mark.parametrize("reason", ["", "RollingOut", "OutsideWindow", "MassDrift", "Stopped"])
+def test_what_nobody_holds_up_is_not_called_suspended(reason: str) -> None:
+    assert status(rollout(DONE, reason=reason)).suspended is None
 
 
 # -------------------------------------------------------------------------------------------------------------------- messages

@@ -76,6 +76,27 @@ async def test_more_than_two_blockers_are_counted() -> None:
     assert (await drawn(fleet))[-1] == "  node-1   Draining   2m      team-a/p0, team-a/p1 and 2 more"
 
 
+async def test_a_policy_that_is_paused_says_so_beside_what_it_is_ready_for(capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = Fleet(1)
+    paused = {"reason": "Paused", "message": "storage is being moved (by alice)"}
+    done = ready("True", "RolloutComplete", "all 1 nodes are verified", matched=1, upToDate=1)
+    said(fleet, "inference", {**done, "suspended": paused})
+    assert await drawn(fleet) == [
+        "inference (driver example): 1 of 1 nodes up to date",
+        "  RolloutComplete: all 1 nodes are verified",
+        "  Paused: storage is being moved (by alice)",
+    ]
+    status.Log().show(await look(fleet))
+    assert capsys.readouterr().out.rstrip().endswith("are verified; Paused: storage is being moved (by alice)")
+    (told,) = json.loads(status.FORMS["json"](await look(fleet)))["policies"]
+    assert (told["ready"], told["suspended"]) == ("True", paused)
+    said(fleet, "inference", {**ready("False", "Paused", paused["message"], matched=1), "suspended": paused})
+    assert await drawn(fleet) == [
+        "inference (driver example): 0 of 1 nodes up to date",
+        "  Paused: storage is being moved (by alice)",
+    ]
+
+
 async def test_a_finished_policy_takes_two_lines() -> None:
     fleet = Fleet(1)
     said(fleet, "inference", ready("True", "RolloutComplete", "all 1 nodes are verified", matched=1, upToDate=1))

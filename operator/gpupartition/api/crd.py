@@ -95,6 +95,7 @@ KINDS: Final = (
             Column("Progress", ".status.progress"),
             Column("Failed", ".status.nodes.failed", "integer"),
             Column("Blocked", ".status.nodes.blocked", "integer"),
+            Column("Suspended", ".status.suspended.reason"),
             Column("Revision", ".status.revision"),
             _AGE,
             Column("Message", _ready("message"), wide=True),

@@ -117,6 +117,8 @@ def _policy(policy: PolicyReport, now: datetime) -> Iterator[Line]:
     count = [": ", policy.progress] if policy.progress else []
     yield line(Span(policy.policy, "bold"), f" (driver {policy.driver}){observes}", *count)
     yield line("  ", Span(policy.reason, style), f": {policy.message}" if policy.message else "")
+    if policy.also:
+        yield line("  ", Span(policy.also, "yellow"))
     rows = [_row(node, now) for node in policy.nodes if node.telling]
     if rows:
         yield ()
@@ -150,6 +152,7 @@ def as_data(found: Sequence[PolicyReport]) -> dict[str, Any]:
                 **{key: getattr(each, key) for key in ("policy", "driver", "mode", "ready", "stalled")},
                 "reason": each.reason,
                 "message": each.message,
+                "suspended": dict(each.suspended),
                 "counts": dict(each.counts),
                 "nodes": [node_data(node) for node in each.nodes],
             }
@@ -271,7 +274,7 @@ class Log(Display):
 def _in_lines(found: Sequence[PolicyReport]) -> Iterator[tuple[str, str]]:
     """What each policy and each node is told as, by what it is about."""
     for policy in found:
-        parts = (policy.progress, f"{policy.reason}: {policy.message}")
+        parts = (policy.progress, f"{policy.reason}: {policy.message}", policy.also)
         yield f"policy/{policy.policy}", "; ".join(part for part in parts if part)
         for node in policy.nodes:
             blocked = f"blocked by {_who(node)}" if node.blockers else ""

@@ -213,4 +213,4 @@ def _is_stalled(status: PolicyStatus) -> bool:
 
 def _words(status: PolicyStatus) -> Any:
     """The part of a status that people and tools act on: it never waits."""
-    return status.observed_generation, [(c.type, c.status, c.reason) for c in status.conditions]
+    return status.observed_generation, status.suspended, [(c.type, c.status, c.reason) for c in status.conditions]

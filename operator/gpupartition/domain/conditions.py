@@ -17,6 +17,7 @@ from gpupartition.api.v1alpha1 import (
     Phase,
     PolicyStatus,
     ProfileCapacity,
+    Suspended,
 )
 from gpupartition.domain.backend import Turn
 from gpupartition.domain.destination import STRANDED
@@ -37,6 +38,7 @@ GOING_ON: Final = frozenset(
         "ConfigWaits",
     }
 )
+BY_PEOPLE: Final = frozenset({"Paused", "Frozen"})
 REFUSED: Final = frozenset({"EvictionBlocked", "EvictionForbidden"})
 WAITING: Final = GOING_ON - {"RollingOut"}
 
@@ -58,7 +60,7 @@ def verdict(rollout: Rollout) -> Verdict:
         all_ = "the one node is" if counts.matched == 1 else f"all {counts.matched} nodes are"
         message = f"{all_} verified{_degraded(rollout)}"
         return Verdict(ready=True, reason="RolloutComplete", message=message)
-    if admission.reason in {"Paused", "Frozen"}:
+    if admission.reason in BY_PEOPLE:
         return Verdict(ready=False, reason=admission.reason, message=admission.message)
     if rollout.conflicts:
         rival = f"policy {', '.join(rollout.rivals[:5])}" if rollout.rivals else "another policy"
@@ -257,9 +259,15 @@ def summarise(
         blocked_by=[blocker for _, blocker in blockers(rollout)[:SHOWN]],
         failed_nodes=failures(rollout)[:SHOWN],
         drift=drift,
+        suspended=_suspended(rollout),
         conditions=_conditions(said, rollout.hint, before=before.conditions, generation=generation, now=now),
     )
     return status, due
+
+
+def _suspended(rollout: Rollout) -> Suspended | None:
+    admission = rollout.admission
+    return Suspended(reason=admission.reason, message=admission.message) if admission.reason in BY_PEOPLE else None
 
 
 def _conditions(

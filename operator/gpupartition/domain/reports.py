@@ -59,7 +59,10 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyReport:
-    """One policy with its nodes. `counts` are those of its status (upToDate, matched, …), and only as young as it is."""
+    """One policy with its nodes. `counts` are those of its status (upToDate, matched, …), and only as young as it is.
+
+    `suspended` has a reason and a message while somebody has paused it or frozen everything.
+    """
 
     policy: str
     driver: str = ""
@@ -68,6 +71,7 @@ class PolicyReport:
     stalled: bool = False
     reason: str = UNSEEN
     message: str = ""
+    suspended: Mapping[str, str] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     nodes: tuple[NodeReport, ...] = ()
 
@@ -79,6 +83,12 @@ class PolicyReport:
         told = [f"{self.counts[key]} {word}" for key, word in _COUNTED.items() if self.counts.get(key)]
         done = f"{self.counts.get('upToDate', 0)} of {self.counts.get('matched', 0)} nodes up to date"
         return "; ".join([done, ", ".join(told)] if told else [done])
+
+    @property
+    def also(self) -> str:
+        """That it is suspended, where that is not what Ready says: it is complete already, or something else is worse."""
+        why = self.suspended
+        return f"{why['reason']}: {why.get('message', '')}" if why and why["reason"] != self.reason else ""
 
 
 _COUNTED: Final = {
@@ -136,6 +146,7 @@ def _read_policy(body: Object, nodes: Sequence[NodeReport]) -> PolicyReport:
         stalled=seen and conditions.get("Stalled", {}).get("status") == "True",
         reason=ready["reason"] if seen else UNSEEN,
         message=ready.get("message", "") if seen else "the operator has not looked at it as it is now; does one run?",
+        suspended=status.get("suspended", {}) if seen else {},
         counts=status.get("nodes", {}) if seen else {},
         nodes=tuple(nodes),
     )

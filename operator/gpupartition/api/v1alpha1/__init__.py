@@ -58,6 +58,7 @@ from gpupartition.api.v1alpha1.policy import (
     ProfileCapacity,
     Requirement,
     Rollout,
+    Suspended,
     Window,
 )
 from gpupartition.api.v1alpha1.shared import (
@@ -94,5 +95,5 @@ __all__ = [
     "NvidiaMigSpec", "ObjectRef", "OnFailure", "OnTimeout", "Phase", "Placement", "PodSelector", "PolicyRef", "PolicySpec",
     "PolicyStatus", "Product", "Profile", "ProfileCapacity", "ProfileCount", "ProfileName", "PublishSpec", "Purpose",
     "Quantity", "Reason", "Reboot", "Reference", "Requirement", "Restart", "Rollout", "Sharing", "SharingCapacity",
-    "SharingMode", "Subdomain", "TablesRef", "Uid", "Window",
+    "SharingMode", "Subdomain", "Suspended", "TablesRef", "Uid", "Window",
 ]  # fmt: skip

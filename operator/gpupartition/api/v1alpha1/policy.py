@@ -262,6 +262,15 @@ class DriftBrake(Told):
     """When it was obeyed; drift from before that counts no more."""
 
 
+class Suspended(Told):
+    """Why no further node is taken and nobody is evicted, though nothing has failed."""
+
+    reason: Reason
+    """Paused or Frozen."""
+    message: Message = ""
+    """Why, by whom and until when."""
+
+
 class PolicyStatus(Told):
     """What is true of the policy's nodes, as last read."""
 
@@ -285,5 +294,8 @@ class PolicyStatus(Told):
     """Nodes that did not get there; the first ten."""
     drift: DriftBrake | None = None
     """Whether so many nodes drifted together that none is touched."""
+    suspended: Suspended | None = None
+    """That somebody has paused the policy or frozen everything, as long as that holds, also where all nodes are verified already. Of a policy
+    that only observes, or is refused, it is not said."""
     conditions: Annotated[list[Condition], Field(max_length=16, json_schema_extra=keyed("type"))] = []
     """Accepted, Ready and, only while true, Reconciling and Stalled."""
