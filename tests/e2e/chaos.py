@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final
 from testbed import nodes as simulated
 from testbed.faultproxy import FaultProxy, Injury, Rule, To
 from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, POLL_SECONDS, eventually
+from tests.e2e.history import Watcher
 from tests.e2e.invariants import Scene, Violation, judge, line
 from tests.e2e.rollout import (
-    Watcher,
     annotate,
     apply,
     asks,
@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 
     from testbed.programs import Program
     from tests.e2e.harness import Cluster
-    from tests.e2e.rollout import Change, Site
+    from tests.e2e.history import Change
+    from tests.e2e.rollout import Site
 
     from gpupartition.kube import Object
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from testbed.programs import Program
     from tests.e2e.harness import Cluster
-    from tests.e2e.rollout import Watcher
+    from tests.e2e.history import Watcher
 
 
 @dataclass(kw_only=True)

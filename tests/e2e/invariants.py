@@ -1,6 +1,6 @@
 """What must hold at every instant of a history, checked from outside: from what the API server stored, not from what the operator says.
 
-A history is a row of `Instant`s (tests/e2e/rollout.py). Each law looks at every one, keeps what it needs to remember, and says in a
+A history is a row of `Instant`s (tests/e2e/history.py). Each law looks at every one, keeps what it needs to remember, and says in a
 sentence what is wrong. Laws know the protocol only as far as it can be seen: records, the ledger, rules, nodes, claims and slices.
 """
 
@@ -13,7 +13,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES
-from tests.e2e.rollout import AT_REST, condition, devices
+from tests.e2e.history import AT_REST
+from tests.e2e.rollout import condition, devices
 
 from gpupartition.controller.records import unpacked
 from gpupartition.domain.quantity import parse
@@ -23,7 +24,7 @@ from gpupartition.names import CORDONED, FULL_NODE_NAME, LAYOUT, STEP, taint_rul
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from tests.e2e.rollout import Change, Instant
+    from tests.e2e.history import Change, Instant
 
     from gpupartition.kube import Object
 

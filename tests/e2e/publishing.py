@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.e2e.claims import Users, device_class
 from tests.e2e.harness import eventually
-from tests.e2e.rollout import Watcher, apply, operator, policy, ready
+from tests.e2e.history import Watcher
+from tests.e2e.rollout import apply, operator, policy, ready
 
 from gpupartition.domain import quantity
 from gpupartition.kube import RESOURCE_CLAIMS, RESOURCE_SLICES

@@ -21,7 +21,7 @@ from gpupartition.names import CORDONED, LAYOUT, STEP, TAINT_KEY
 
 if TYPE_CHECKING:
     from tests.e2e.harness import BaseDriver, Cluster
-    from tests.e2e.rollout import Instant
+    from tests.e2e.history import Instant, Watcher
 
     from gpupartition.kube import Client, Object
 
@@ -137,7 +137,7 @@ class Holder:
         await self.cluster.client.delete(PODS, self.pod, namespace=self.namespace)
         await self.cluster.gone(RESOURCE_CLAIMS, self.claim, namespace=self.namespace)
 
-    def layouts(self, history: rollout.Watcher) -> list[tuple[str, ...]]:
+    def layouts(self, history: Watcher) -> list[tuple[str, ...]]:
         """The different complete sets of devices that the node published while this claim had one of them, in order."""
         seen: list[tuple[str, ...]] = []
         for now in history.instants():
@@ -179,7 +179,7 @@ def writes(cluster: Cluster, *resources: str, name: str = "") -> list[dict[str, 
     ]
 
 
-def closed_while_at_work(history: rollout.Watcher) -> None:
+def closed_while_at_work(history: Watcher) -> None:
     """At every instant a node in a phase in which it must be closed was unschedulable, and in the operator's name."""
     for now in history.instants():
         phases = now.phases()

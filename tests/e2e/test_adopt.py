@@ -11,19 +11,8 @@ from testbed.nodes import is_ready
 from tests.e2e import amd, mig, modes, nvidia, publishing
 from tests.e2e.by_hand import foreign, restart_by_hand, retemplate
 from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES
-from tests.e2e.rollout import (
-    Watcher,
-    at_rest,
-    devices,
-    equal,
-    fault,
-    grant_namespace,
-    operator,
-    ready,
-    said,
-    stalled,
-    writes,
-)
+from tests.e2e.history import Watcher
+from tests.e2e.rollout import at_rest, devices, equal, fault, grant_namespace, operator, ready, said, stalled, writes
 from tests.e2e.shell import PLANNER, Answer, account_of, gpupartition, only_read
 
 from gpupartition.backends.mig_parted import key_of

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from testbed.drivers.dcm import STATE
 from tests.e2e.amd import MI300X
 from tests.e2e.harness import NODE_STATES, eventually
+from tests.e2e.history import Watcher
 from tests.e2e.modes import POLICY, Site, mode, site
-from tests.e2e.rollout import Watcher, apply, at_rest, phases, policy, reaches, ready, records, said, stalled, whole
+from tests.e2e.rollout import apply, at_rest, phases, policy, reaches, ready, records, said, stalled, whole
 from tests.e2e.stage import ONCE
 
 from gpupartition.kube import CONFIG_MAPS, NODES, PODS

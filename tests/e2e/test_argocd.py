@@ -19,8 +19,9 @@ from testbed.progress import Progress
 from tests.e2e.claims import device_class
 from tests.e2e.gitops import APPLICATIONS, PROJECTS, Application, History, Repository, application, example
 from tests.e2e.harness import DRIVERS, POLICIES, eventually
+from tests.e2e.history import Watcher
 from tests.e2e.publishing import gpus as gpu_group
-from tests.e2e.rollout import Watcher, equal, fault, freeze, looks_again, operator, policy, ready, says, unfreeze
+from tests.e2e.rollout import equal, fault, freeze, looks_again, operator, policy, ready, says, unfreeze
 from tests.e2e.stage import HALVES, WHOLE, stage
 from tests.unit.pages import blocks
 

@@ -11,13 +11,13 @@ from testbed.faultproxy import FaultProxy, Injury, Rule, To
 from tests.e2e import rollout
 from tests.e2e.crashes import killed_in, nothing_happened_twice, stopped_in
 from tests.e2e.harness import NODE_STATES, POLICIES, eventually
+from tests.e2e.history import Watcher
 from tests.e2e.stage import IN_FLIGHT, WHOLE, lose_what_is_ours, stage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.e2e.harness import Cluster
-    from tests.e2e.rollout import Watcher
 
 
 @pytest.mark.parametrize("phase", IN_FLIGHT)
@@ -25,7 +25,7 @@ async def test_killed_on_the_way_it_finishes_after_its_restart_and_does_nothing_
     cluster: Cluster, phase: str
 ) -> None:
     scene = await stage(cluster, 2)
-    async with rollout.Watcher(cluster) as history, killed_in(cluster, phase):
+    async with Watcher(cluster) as history, killed_in(cluster, phase):
         await scene.want_halves()
         await rollout.ready(cluster, cluster.name)
         await nothing_happened_twice(scene, history)
@@ -35,7 +35,7 @@ async def test_killed_while_rolling_back_it_brings_the_node_back_and_can_be_aske
     scene = await stage(cluster, 2)
     failing, _ = scene.nodes
     await rollout.fault(cluster, failing, "wrong-layout@partitions=2")
-    async with rollout.Watcher(cluster) as history, killed_in(cluster, "RollingBack", verifying=1):
+    async with Watcher(cluster) as history, killed_in(cluster, "RollingBack", verifying=1):
         await scene.want_halves()
         await rollout.stalled(cluster, cluster.name, "RolledBack")
         await scene.publishes(WHOLE, failing)
@@ -50,7 +50,7 @@ async def test_killed_while_giving_up_it_opens_the_node_again_and_comes_back_to_
     scene = await stage(cluster, 2)
     first, _ = scene.nodes
     holder = await scene.hold(first)
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         async with killed_in(cluster, "Aborting", draining_wait=1):
             await scene.want_halves(rollout={"drain": {"mode": "Wait"}})
             await eventually(lambda: was_opened_again(history, first))
@@ -72,7 +72,7 @@ async def test_a_roll_out_whose_records_and_grants_are_lost_midway_is_taken_up_a
     scene = await stage(cluster, 3)
     program = await rollout.operator(cluster)
     version = (await cluster.client.list(NODE_STATES)).resource_version
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         await scene.want_halves()
         await stopped_in(cluster, program, phase, version)
         await program.kill()
@@ -88,7 +88,7 @@ async def test_two_operators_at_once_keep_every_promise_of_one(cluster: Cluster)
     scene = await stage(cluster, 3)
     await rollout.operator(cluster)
     await rollout.operator(cluster)
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         await scene.want_halves()
         await rollout.ready(cluster, cluster.name)
         await nothing_happened_twice(scene, history)
@@ -101,7 +101,7 @@ async def test_an_operator_that_wakes_up_after_another_has_finished_its_work_cha
     scene = await stage(cluster, 2)
     sleeper = await rollout.operator(cluster)
     version = (await cluster.client.list(NODE_STATES)).resource_version
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         await scene.want_halves()
         await stopped_in(cluster, sleeper, phase, version)
         await rollout.operator(cluster)

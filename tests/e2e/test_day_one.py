@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from tests.e2e.by_hand import foreign, restart_by_hand, retemplate
 from tests.e2e.harness import NODE_STATES, eventually
+from tests.e2e.history import Watcher
 from tests.e2e.rollout import (
-    Watcher,
     apply,
     at_rest,
     devices,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from tests.e2e.deployments import DEPLOYMENTS, PDBS, budget, running, web
 from tests.e2e.harness import NODE_STATES, POLICIES, Cluster, eventually
+from tests.e2e.history import Watcher
 from tests.e2e.publishing import gpus
 from tests.e2e.publishing import site as publishing_site
 from tests.e2e.rollout import (
     Site,
-    Watcher,
     apply,
     at_rest,
     equal,

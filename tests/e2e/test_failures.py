@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from tests.e2e import rollout
 from tests.e2e.harness import NODE_STATES, POLICIES, eventually
+from tests.e2e.history import Watcher
 from tests.e2e.rollout import condition
 from tests.e2e.stage import HALVES, WHOLE, Stage, gone_from, stage
 
@@ -43,7 +44,7 @@ async def test_a_node_that_fails_goes_back_to_what_it_had_and_stops_the_roll_out
     await rollout.fault(cluster, failing, switch)
     pod = await scene.pod_uid(other)
     await rollout.operator(cluster, applying=3, verifying=3, min_ready=1.5)
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         name = await scene.want_halves()
         policy = await rollout.stalled(cluster, name, "RolledBack")
         await rollout.at_rest(cluster)
@@ -92,7 +93,7 @@ async def test_without_a_retry_a_mended_node_is_left_alone(cluster: Cluster) -> 
     name = await scene.want_halves()
     await rollout.stalled(cluster, name, "RolledBack")
     await rollout.at_rest(cluster)
-    async with rollout.Watcher(cluster, NODES, NODE_STATES) as history:
+    async with Watcher(cluster, NODES, NODE_STATES) as history:
         await rollout.fault(cluster, node, None)
         # An edit that wants the same thing makes the operator look at everything again.
         await scene.want_halves(rollout={"limit": 1})
@@ -121,7 +122,7 @@ async def test_a_node_that_cannot_go_back_stays_closed_keeps_its_grant_and_is_na
     failing, other = scene.nodes
     await rollout.operator(cluster, applying=1.5, verifying=1.5)
     await rollout.fault(cluster, failing, "never-ready@partitions=2,publishes-nothing@partitions=0,never-ready")
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         name = await scene.want_halves()
         policy = await rollout.stalled(cluster, name, "RolloutHalted")
     record = await cluster.client.get(NODE_STATES, failing)
@@ -156,7 +157,7 @@ async def test_retrying_a_node_that_is_not_mended_fails_once_more_and_does_not_g
 ) -> None:
     scene, node = await failed(cluster)
     name = cluster.name
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         await rollout.annotate(cluster, POLICIES, name, retry="too early")
         await history.saw(NODE_STATES, node, phase="RollingBack")
         await rollout.reaches(cluster, node, "Failed")
@@ -171,7 +172,7 @@ async def test_a_commit_that_wants_what_a_failed_node_goes_back_to_tries_that_on
 ) -> None:
     scene, node = await failed(cluster)
     name = cluster.name
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         await rollout.apply(cluster, rollout.policy(name, scene.driver, rollout.whole()))
         await history.saw(NODE_STATES, node, phase="RollingBack")
         policy = await rollout.stalled(cluster, name, "RolloutHalted")
@@ -191,7 +192,7 @@ async def test_slices_lost_later_are_drift_and_repaired_by_starting_the_plugin_a
     await rollout.at_rest(cluster)
     before = {node: await scene.pod_uid(node) for node in scene.nodes}
 
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         # Lost when the pod is 5 s old; the plugin that is started anew is well for as long.
         await rollout.fault(cluster, drifting, "loses-slices-after=5")
         policy = await rollout.said(cluster, name, "Ready", "False", "Drift")
@@ -224,7 +225,7 @@ async def test_a_difference_that_passes_is_no_drift(cluster: Cluster) -> None:
     await rollout.ready(cluster, name)
     await rollout.at_rest(cluster)
     pod = await scene.pod_uid(node)
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         await rollout.fault(cluster, node, "loses-slices-after=0.1")
         await eventually(lambda: publishes_nothing(cluster, node))
         await rollout.fault(cluster, node, None)
@@ -271,7 +272,7 @@ async def test_a_failed_node_is_taken_to_another_layout_that_works_without_being
     cluster: Cluster,
 ) -> None:
     scene, node = await failed(cluster)
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         await rollout.apply(cluster, rollout.policy(cluster.name, scene.driver, rollout.equal(4)))
         await rollout.ready(cluster, cluster.name)
     phases = [phase for phase in history.phases(node) if phase != "Failed"]
@@ -287,7 +288,7 @@ async def test_a_policy_with_a_failed_node_goes_only_after_the_node_is_back_on_w
     cluster: Cluster, retained: bool
 ) -> None:
     scene, node = await failed(cluster, retained=retained)
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         await cluster.client.delete(POLICIES, cluster.name)
         await history.saw(NODE_STATES, node, phase="RollingBack")
         await rollout.reaches(cluster, node, "Failed")

@@ -9,8 +9,9 @@ import pytest
 from testbed.controlplane import ControlPlane, Shape
 from tests.e2e import harness, rollout
 from tests.e2e.harness import DRIVERS, NODE_STATES, taint_rules
+from tests.e2e.history import Watcher
 from tests.e2e.publishing import POLICY, gpus, site
-from tests.e2e.rollout import Watcher, condition, equal, policy, stalled
+from tests.e2e.rollout import condition, equal, policy, stalled
 from tests.e2e.stage import CLOSED, HALVES, WHOLE, stage
 
 from gpupartition.kube import NODES, RESOURCE_SLICES

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 import yaml
 from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually, taint_rules
+from tests.e2e.history import Watcher
 from tests.e2e.rollout import (
-    Watcher,
     apply,
     at_rest,
     condition,
@@ -45,7 +45,8 @@ from gpupartition.names import LAYOUT
 
 if TYPE_CHECKING:
     from tests.e2e.harness import BaseDriver, Cluster
-    from tests.e2e.rollout import Instant, Site
+    from tests.e2e.history import Instant
+    from tests.e2e.rollout import Site
 
     from gpupartition.kube import Object
 

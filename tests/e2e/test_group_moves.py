@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from testbed import nodes as simulated
 from tests.e2e.harness import NODE_STATES, POLICIES, eventually
+from tests.e2e.history import Watcher
 from tests.e2e.publishing import POLICY
 from tests.e2e.racks import RACK, Racks, racks
-from tests.e2e.rollout import Watcher, apply, operator, policy, ready, records, says, whole
+from tests.e2e.rollout import apply, operator, policy, ready, records, says, whole
 from tests.e2e.shell import gpupartition
 
 from gpupartition.kube import NODES, RESOURCE_SLICES

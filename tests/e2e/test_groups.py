@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 from tests.e2e.harness import eventually
+from tests.e2e.history import Watcher
 from tests.e2e.publishing import POLICY, nothing_is_ever_sold_twice
 from tests.e2e.racks import RACK, SPAN, racks
-from tests.e2e.rollout import Watcher, equal, operator, policy, ready, whole
+from tests.e2e.rollout import equal, operator, policy, ready, whole
 from tests.e2e.shell import PLANNER, account_of, gpupartition
 
 from gpupartition.domain.groups import node_key

@@ -11,11 +11,7 @@ import yaml
 from testbed.controlplane import ROOT, ControlPlane
 from testbed.programs import TestbedError
 from tests.e2e.helm import CHART, POLICIES_CHART, RELEASE, STATUSES, Helm, by_name, documents, real_helm
-from tests.e2e.rollout import (
-    KINDS,
-    equal,
-    policy,
-)
+from tests.e2e.rollout import KINDS, equal, policy
 
 from gpupartition.names import OPERATOR_NAMESPACE
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from tests.e2e import mig
 from tests.e2e.harness import NODE_STATES
+from tests.e2e.history import Watcher
 from tests.e2e.nvidia import H100
 from tests.e2e.publishing import gpus
 from tests.e2e.publishing import site as publishing
 from tests.e2e.rollout import (
-    Watcher,
     apply,
     at_rest,
     condition,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from tests.e2e.crashes import nothing_happened_twice
 from tests.e2e.harness import POLICIES, eventually
+from tests.e2e.history import Watcher
 from tests.e2e.rollout import (
-    Watcher,
     apply,
     asks,
     at_rest,

@@ -11,7 +11,8 @@ import pytest
 from testbed import nodes as simulated
 from tests.e2e import rollout
 from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually, follow
-from tests.e2e.rollout import Watcher, condition
+from tests.e2e.history import Watcher
+from tests.e2e.rollout import condition
 from tests.e2e.stage import (
     HALVES,
     IN_FLIGHT,

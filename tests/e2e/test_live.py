@@ -10,8 +10,9 @@ from testbed.controlplane import ControlPlane, Shape
 from tests.e2e import harness
 from tests.e2e.crashes import killed_in
 from tests.e2e.harness import DRIVERS, NODE_STATES, eventually
+from tests.e2e.history import Watcher
 from tests.e2e.publishing import FULL, PART, POLICY, gpus, nothing_is_ever_sold_twice, site
-from tests.e2e.rollout import Watcher, at_rest, equal, policy, reaches, ready, said
+from tests.e2e.rollout import at_rest, equal, policy, reaches, ready, said
 from tests.e2e.shell import gpupartition
 
 from gpupartition.kube import DEVICE_TAINT_RULES

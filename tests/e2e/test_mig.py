@@ -8,21 +8,10 @@ import pytest
 import yaml
 from testbed.drivers.mig_manager import CONFIG, STATE
 from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually
+from tests.e2e.history import Watcher
 from tests.e2e.mig import POLICY, Site, profiles, site
 from tests.e2e.nvidia import A100, H100
-from tests.e2e.rollout import (
-    Watcher,
-    annotate,
-    at_rest,
-    phases,
-    policy,
-    reaches,
-    ready,
-    records,
-    said,
-    stalled,
-    whole,
-)
+from tests.e2e.rollout import annotate, at_rest, phases, policy, reaches, ready, records, said, stalled, whole
 from tests.e2e.shell import plan
 from tests.e2e.stage import ONCE
 

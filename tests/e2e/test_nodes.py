@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.e2e import publishing, rollout
 from tests.e2e.harness import NODE_STATES, POLICIES, eventually
+from tests.e2e.history import Watcher
 from tests.e2e.rollout import condition
 from tests.e2e.stage import HALVES, WHOLE, Stage, stage
 
@@ -50,7 +51,7 @@ async def test_a_node_that_reboots_is_closed_until_it_publishes_what_it_did(clus
     node, other = scene.nodes
     pod = await scene.pod_uid(node)
     before = (await cluster.client.get(NODE_STATES, node))["status"]["bootID"]
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         await cluster.kubelet_stops(node)
         await cluster.kubelet_starts(node, rebooted=True)
         await history.saw(NODE_STATES, node, phase="Verifying")
@@ -83,7 +84,7 @@ async def test_a_node_that_is_not_ready_waits_closed_without_a_clock_until_it_is
 async def test_a_node_that_is_not_ready_for_a_moment_costs_not_one_write(cluster: Cluster) -> None:
     scene = await in_halves(cluster, 1, resync=0.3)
     (node,) = scene.nodes
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         for _ in range(3):
             await cluster.kubelet_stops(node)
             await cluster.kubelet_starts(node)
@@ -98,7 +99,7 @@ async def test_a_node_that_does_not_come_back_with_its_layout_fails_is_never_rol
 ) -> None:
     scene = await in_halves(cluster, 1, verifying=1.5)
     (node,) = scene.nodes
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         await rollout.fault(cluster, node, "wrong-layout")
         await cluster.kubelet_stops(node)
         await cluster.kubelet_starts(node, rebooted=True)
@@ -118,7 +119,7 @@ async def test_a_node_that_is_gone_for_long_leaves_both_sides_of_the_budget(clus
     await cluster.kubelet_stops(down)
     name = await scene.want_halves(rollout={"maxUnavailable": "50%", "ignoreNotReadyAfterSeconds": 3600})
     await rollout.said(cluster, name, "Ready", "False", "BudgetExhausted")
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         await scene.want_halves(rollout={"maxUnavailable": "50%", "ignoreNotReadyAfterSeconds": 1})
         for node in others:
             await rollout.reaches(cluster, node, "UpToDate", within=60)
@@ -137,7 +138,7 @@ async def test_new_nodes_get_their_first_layout_beside_the_budget_and_lose_their
     scene = await in_halves(cluster, 2, spec={"maxUnavailable": 1, "maxInitializing": 2}, not_ready=600)
     await cluster.kubelet_stops(scene.nodes[0])  # the budget is used up
     taint = {"key": STARTUP_TAINT, "effect": "NoSchedule"}
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         new = await cluster.nodes(
             3, pool=scene.base.pool, taints=[taint, {"key": "example.com/mine", "effect": "NoSchedule"}]
         )
@@ -182,7 +183,7 @@ async def test_a_node_that_loses_a_gpu_midway_is_released_with_the_others_and_no
     (node,) = scene.nodes
     await rollout.fault(cluster, node, "wrong-layout=gpu@partitions=2")
     await rollout.operator(cluster, verifying=1.5, drift=0.5, resync=0.3)
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         name = await scene.want_halves()
         policy = await rollout.ready(cluster, name)
         await rollout.looks_again(cluster.operators[-1])
@@ -203,7 +204,7 @@ async def test_a_node_that_loses_a_gpu_midway_is_released_with_the_others_and_no
 async def test_a_node_that_drifts_again_and_again_is_repaired_three_times_and_then_left_alone(cluster: Cluster) -> None:
     scene = await in_halves(cluster, 1, drift=0.3)
     (node,) = scene.nodes
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         await rollout.fault(cluster, node, "loses-slices-after=3")
         status = await reason(cluster, node, "Skipped", "DriftUnrepaired", within=90)
         policy = await rollout.stalled(cluster, cluster.name, "DriftUnrepaired")
@@ -221,7 +222,7 @@ async def test_an_assignment_that_somebody_else_writes_twice_is_left_to_them_and
     scene = await in_halves(cluster, 1)
     (node,) = scene.nodes
     ours = await scene.layout(node)
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         await cluster.kubectl("label", "node", node, "--overwrite", f"{LAYOUT}=mine")
         await history.saw(NODE_STATES, node, phase="Applying")
         await rollout.ready(cluster, cluster.name)
@@ -244,7 +245,7 @@ async def test_when_many_nodes_drift_together_nobody_is_touched_until_somebody_a
         await rollout.fault(cluster, node, "loses-slices-after=4")
     for node in (one, two):
         await reason(cluster, node, "Pending", "Drift")
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         await scene.want_halves(rollout={"maxUnavailable": 2})
         policy = await rollout.stalled(cluster, cluster.name, "MassDrift")
         assert f"such as {one}, {two}" in condition(policy, "Stalled")["message"]
@@ -320,7 +321,7 @@ async def test_a_node_that_cannot_be_brought_back_is_let_go_when_somebody_says_s
     await rollout.fault(cluster, node, "never-ready")
     name = await scene.want_halves(deletionPolicy=deletion_policy)
     await rollout.stalled(cluster, name, "RolloutHalted")
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         await cluster.client.delete(POLICIES, name)
         policy = await rollout.stalled(cluster, name, "Terminating")
     assert f"kubectl annotate node {node} {ABANDON}=true" in rollout.condition(policy, "Stalled")["message"]
@@ -342,7 +343,7 @@ async def test_what_the_operator_itself_publishes_is_there_again_after_a_reboot(
     await own.gets(rollout.equal(2))
     (node,) = own.nodes
     good = await own.says(node)
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         await cluster.kubelet_stops(node)
         await own.wiped(node)
         await cluster.kubelet_starts(node, rebooted=True)

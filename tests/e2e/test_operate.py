@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.e2e import rollout
 from tests.e2e.harness import POLICIES, eventually
-from tests.e2e.rollout import Watcher, condition
+from tests.e2e.history import Watcher
+from tests.e2e.rollout import condition
 from tests.e2e.shell import ON_DUTY, account_of, gpp
 from tests.e2e.stage import HALVES, halted_in, stage
 

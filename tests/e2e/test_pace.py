@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.e2e import rollout
 from tests.e2e.harness import NODE_STATES, POLICIES, eventually
+from tests.e2e.history import Watcher
 from tests.e2e.rollout import condition
 from tests.e2e.stage import HALVES, WHOLE, stage
 
@@ -37,7 +38,7 @@ async def in_order(cluster: Cluster, scene: Stage) -> list[str]:
     return sorted(scene.nodes, key=lambda node: (zones[node], node))
 
 
-def never_ready_with_a_failure(history: rollout.Watcher) -> None:
+def never_ready_with_a_failure(history: Watcher) -> None:
     """At no instant does a policy say Ready while it counts a failed node."""
     for change in history.changes(POLICIES):
         failed = change.body.get("status", {}).get("nodes", {}).get("failed", 0)
@@ -50,7 +51,7 @@ async def test_as_many_nodes_as_allowed_may_fail_and_one_more_halts_the_roll_out
     for node in (one, two):
         await rollout.fault(cluster, node, BREAKS_HALVES)
     await rollout.operator(cluster, applying=3, verifying=2)
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         name = await scene.want_halves(rollout={"maxFailed": 1})
         policy = await rollout.stalled(cluster, name, "RolledBack")
     assert [failed["node"] for failed in policy["status"]["failedNodes"]] == [one, two]
@@ -76,7 +77,7 @@ async def test_with_halt_a_failed_node_is_left_as_it_is_closed_until_somebody_as
     failing, other = sorted(scene.nodes)
     await rollout.fault(cluster, failing, BREAKS_HALVES)
     await rollout.operator(cluster, applying=3, verifying=2)
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         name = await scene.want_halves(rollout={"onFailure": "Halt"})
         await rollout.stalled(cluster, name, "RolloutHalted")
         record = await rollout.reaches(cluster, failing, "Failed")
@@ -115,7 +116,7 @@ async def test_only_with_continue_others_go_on_beside_a_node_that_cannot_even_be
     failing, *others = sorted(scene.nodes)
     await rollout.fault(cluster, failing, NEVER_COMES_BACK)
     await rollout.operator(cluster, applying=1.5, verifying=1.5)
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         name = await scene.want_halves(rollout={"onFailure": answer, "maxFailed": 1})
         await rollout.reaches(cluster, failing, "Failed")
         policy = await rollout.stalled(cluster, name, "RolloutHalted", within=60)
@@ -134,7 +135,7 @@ async def test_between_two_nodes_there_is_a_pause_and_it_ends_by_itself(cluster:
     scene = await stage(cluster, 3)
     await rollout.operator(cluster, resync=600)
     pause = 3
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         name = await scene.want_halves(rollout={"pauseBetweenSeconds": pause})
         await rollout.ready(cluster, name)
     entered: dict[str, list[datetime]] = {"Admitted": [], "UpToDate": []}
@@ -170,7 +171,7 @@ async def test_nobody_begins_while_no_window_is_open_and_an_edit_opens_it(cluste
     scene = await stage(cluster, 2)
     program = await rollout.operator(cluster, resync=0.3)
     closed, opened = window(is_open=False), window(is_open=True)
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         name = await scene.want_halves(rollout={"windows": [closed]})
         policy = await rollout.said(cluster, name, "Ready", "False", "OutsideWindow")
         assert f"{closed['start']} UTC" in condition(policy, "Ready")["message"]
@@ -192,7 +193,7 @@ async def test_a_window_opens_by_itself_and_not_a_moment_too_early(cluster: Clus
     name = await scene.want_halves(rollout={"windows": [{"start": f"{opens:%H:%M}", "end": f"{closes:%H:%M}"}]})
     policy = await rollout.said(cluster, name, "Ready", "False", "OutsideWindow")
     assert f"{opens:%a %Y-%m-%d %H:%M} UTC" in condition(policy, "Ready")["message"]
-    async with rollout.Watcher(cluster, NODE_STATES) as history:
+    async with Watcher(cluster, NODE_STATES) as history:
         admitted = await history.saw(NODE_STATES, node, phase="Admitted", within=90)
         await rollout.ready(cluster, name)
     since = datetime.fromisoformat(admitted.body["status"]["since"])
@@ -202,7 +203,7 @@ async def test_a_window_opens_by_itself_and_not_a_moment_too_early(cluster: Clus
 async def test_a_node_in_flight_is_finished_when_the_window_closes_and_no_other_begins(cluster: Cluster) -> None:
     scene = await stage(cluster, 2)
     await rollout.operator(cluster, min_ready=3)
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         name = await scene.want_halves(rollout={"windows": [window(is_open=True)]})
         first = min(scene.nodes)
         await history.saw(NODE_STATES, first, phase="Verifying")
@@ -218,7 +219,7 @@ async def test_an_unknown_time_zone_is_refused_with_names_like_it_and_nothing_th
 ) -> None:
     scene = await stage(cluster, 2)
     await rollout.operator(cluster, min_ready=3)
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         name = await scene.want_halves()
         first = min(scene.nodes)
         await history.saw(NODE_STATES, first, phase="Verifying")
@@ -239,7 +240,7 @@ async def test_a_node_stands_still_as_long_as_its_policy_says(cluster: Cluster) 
     scene = await stage(cluster, 1)
     (node,) = scene.nodes
     await rollout.operator(cluster, min_ready=0, verifying=1)
-    async with rollout.Watcher(cluster) as history:
+    async with Watcher(cluster) as history:
         name = await scene.want_halves(rollout={"minReadySeconds": 3})
         await rollout.ready(cluster, name)
     since = {

@@ -7,18 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tests.e2e.harness import NODE_STATES, POLICIES, eventually
-from tests.e2e.rollout import (
-    Site,
-    Watcher,
-    apply,
-    condition,
-    equal,
-    operator,
-    policy,
-    ready,
-    said,
-    site,
-)
+from tests.e2e.history import Watcher
+from tests.e2e.rollout import Site, apply, condition, equal, operator, policy, ready, said, site
 from tests.e2e.shell import PLANNER, account_of, only_read, plan
 
 from gpupartition.kube import DAEMON_SETS, NODES, RESOURCE_SLICES

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.e2e.bench import becomes
+from tests.e2e.history import Watcher
 from tests.e2e.publishing import FULL, POLICY, WAIT, gpus, nothing_is_ever_sold_twice, site
-from tests.e2e.rollout import Watcher, condition, stalled
+from tests.e2e.rollout import condition, stalled
 
 from gpupartition.kube import RESOURCE_CLAIMS, RESOURCE_SLICES
 

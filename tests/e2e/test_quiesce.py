@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from tests.e2e import rollout
 from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually
-from tests.e2e.rollout import Watcher
+from tests.e2e.history import Watcher
 from tests.e2e.servers import served_by
 from tests.e2e.stage import CLOSED, HALVES, Stage, closed_while_at_work, gone_from, stage
 

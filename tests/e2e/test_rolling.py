@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.e2e.harness import NODE_STATES, POLICIES, eventually
+from tests.e2e.history import Watcher
 from tests.e2e.rollout import (
     Site,
-    Watcher,
     apply,
     at_rest,
     condition,

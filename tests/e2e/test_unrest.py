@@ -19,9 +19,10 @@ import pytest
 from testbed.faultproxy import FaultProxy
 from tests.e2e.chaos import BAD_LINE, PACE, send
 from tests.e2e.harness import DRIVERS, POLICIES, eventually
+from tests.e2e.history import Watcher
 from tests.e2e.publishing import POLICY, nothing_is_ever_sold_twice
 from tests.e2e.racks import RACK, SPAN, racks
-from tests.e2e.rollout import Watcher, asks, at_rest, equal, fast, records, says, whole
+from tests.e2e.rollout import asks, at_rest, equal, fast, records, says, whole
 
 from gpupartition.kube import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, ApiError, NotFound
 

@@ -9,8 +9,9 @@ from testbed.build import RELEASES, release
 from testbed.faultproxy import FaultProxy
 from tests.e2e import rollout
 from tests.e2e.harness import DRIVERS
+from tests.e2e.history import Watcher
 from tests.e2e.publishing import FULL, PART, POLICY, gpus, nothing_is_ever_sold_twice, shared_counters, site, usable
-from tests.e2e.rollout import Watcher, condition, equal, ready, said, stalled
+from tests.e2e.rollout import condition, equal, ready, said, stalled
 from tests.e2e.servers import served_by
 from tests.e2e.stage import closed_while_at_work, stage
 

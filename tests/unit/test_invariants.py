@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES
+from tests.e2e.history import Change, Instant
 from tests.e2e.invariants import LAWS, Scene, judge
-from tests.e2e.rollout import Change, Instant
 
 from gpupartition.kube import DEVICE_TAINT_RULES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Kind
 from gpupartition.names import FULL_NODE_NAME, LAYOUT, STEP, taint_rule
