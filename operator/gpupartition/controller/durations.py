@@ -8,7 +8,7 @@ from datetime import timedelta
 from gpupartition.api.v1alpha1 import Phase
 from gpupartition.controller.records import Record
 from gpupartition.controller.stopwatch import Stopwatch
-from gpupartition.controller.trimmed import condition
+from gpupartition.controller.trimmed import is_ready
 from gpupartition.domain.backend import Observation
 from gpupartition.domain.destination import is_expected
 from gpupartition.domain.holders import Holder
@@ -66,8 +66,7 @@ class Durations:
         drifted = (
             state.phase is Phase.UP_TO_DATE
             and state.target is not None
-            and node is not None
-            and condition(node, "Ready") == "True"
+            and is_ready(node)
             and not observed.pool.same_shape(Pool.from_json(state.target.pool))
         )
         return self._watches.read((record.name, "differs"), state.since if drifted else None)

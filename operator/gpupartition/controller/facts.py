@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from gpupartition import names
@@ -14,6 +15,9 @@ from gpupartition.domain.leading import led
 from gpupartition.domain.retiring import published
 from gpupartition.domain.world import AT_REST, State
 from gpupartition.kube import Object
+
+Configs = Sequence[tuple[Object, Object | None]]
+"""Config objects, each as it must be, and as it is; None: it is not there."""
 
 
 def held_back(policy: Policy | None, now: datetime, *, frozen: bool) -> bool:
@@ -69,14 +73,14 @@ def is_back(original: Config, observed: Observation, record: Record) -> bool:
     )
 
 
-def configs_known(intent: Intent, driver: Driver) -> list[tuple[Object, Object | None]]:
+def configs_known(intent: Intent, driver: Driver) -> Configs:
     """The config objects of what is wanted, and whether they are there, as far as the caches know: creating one twice is a conflict."""
     objects = intent.wanted.objects if intent.wanted else ()
     present = [driver.cluster.present(body) for body in objects]
     return [(dict(body), dict(has) if has is not None else None) for body, has in zip(objects, present, strict=True)]
 
 
-def last_touched(configs: list[tuple[Object, Object | None]], now: datetime) -> datetime | None:
+def last_touched(configs: Configs, now: datetime) -> datetime | None:
     """When the config object that was left alone for longest was last touched; None when one is missing."""
     if not configs:
         return now
@@ -84,6 +88,6 @@ def last_touched(configs: list[tuple[Object, Object | None]], now: datetime) -> 
     return None if None in times else min(t for t in times if t is not None)
 
 
-def last_written(configs: list[tuple[Object, Object | None]]) -> datetime | None:
+def last_written(configs: Configs) -> datetime | None:
     """When the youngest entry of shared config was written."""
     return max((t for body, present in configs if (t := written(body, present)) is not None), default=None)

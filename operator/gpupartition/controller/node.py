@@ -211,7 +211,7 @@ class NodeLoop:
 
     async def _let_go(self, reading: Reading) -> timedelta | None:
         """Annotations first, then the record under UID and resourceVersion: nothing of ours stays behind, nor what was asked of it."""
-        meta = reading.node["metadata"] if reading.node is not None else {}
+        meta = reading.subject.node["metadata"] if reading.subject.node is not None else {}
         ours = {key: None for key in (names.STEP, names.ABANDON) if key in meta.get("annotations", {})}
         if ours:
             forget: Effect = PatchNode(node=meta["name"], resource_version=meta["resourceVersion"], annotations=ours)

@@ -6,12 +6,13 @@ import asyncio
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from gpupartition.api.v1alpha1 import DrainMode, Grant, NodeStateStatus, Phase, Rollout
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.durations import Durations
 from gpupartition.controller.facts import (
+    Configs,
     configs_known,
     grant_of,
     held_back,
@@ -25,7 +26,7 @@ from gpupartition.controller.facts import (
 from gpupartition.controller.intent import NOTHING, Driver, Intent, Intents, Policy, known, revert
 from gpupartition.controller.occupants import EVICTING, Occupants, Seen
 from gpupartition.controller.records import Record
-from gpupartition.controller.trimmed import condition, since_ready, trim_node
+from gpupartition.controller.trimmed import is_ready, since_ready, trim_node
 from gpupartition.domain.ahead import ahead
 from gpupartition.domain.backend import Config, Kept, NodeFacts, Observation
 from gpupartition.domain.destination import in_vain
@@ -40,31 +41,10 @@ from gpupartition.domain.quiesce import TAINTS, holds, in_force, is_ours, quiesc
 from gpupartition.domain.retiring import retired
 from gpupartition.domain.world import AT_REST, Limits, World
 from gpupartition.domain.writes import Subject
-from gpupartition.kube import (
-    CONFIG_MAPS,
-    DAEMON_SETS,
-    DEVICE_TAINT_RULES,
-    PODS,
-    Client,
-    Object,
-)
+from gpupartition.kube import CONFIG_MAPS, DAEMON_SETS, DEVICE_TAINT_RULES, PODS, Client, Object
 
 _BEFORE = frozenset({Phase.ADMITTED, Phase.QUIESCING, Phase.DRAINING})  # nothing of the node has been changed yet
 NOBODY = Observation(assignment=None, step="", running="", ready=False, pool=Pool())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What there is of a node beside its record, and who has its pool."""
-
-    node: Object | None
-    group: Group | None
-    slices: Kept
-    pods: list[Object]
-    rule: Object | None
-    held: tuple[Holder, ...]
-    elsewhere: str = ""
-    former: NodeStateStatus | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +63,51 @@ class Versions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What was read of one node until `now`: its record, as `body` too, who wants what of it, what there is of it, and who has its pool.
+
+    `versions` None: it was read from the copies, and nothing is decided by it; else after its record.
+    """
+
+    now: datetime
+    body: Object
+    record: Record
+    ledger: list[Grant]
+    driver: Driver
+    policy: Policy | None
+    node: Object | None
+    group: Group | None
+    slices: Kept
+    pods: list[Object]
+    rule: Object | None
+    held: tuple[Holder, ...]
+    versions: Versions | None
+    elsewhere: str = ""
+    former: NodeStateStatus | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether things may be decided by it."""
+        return self.versions is not None
+
+    @property
+    def rollout(self) -> Rollout:
+        """What the policy says of roll-outs; defaults where there is none, or it cannot be read."""
+        return self.policy.spec.rollout if self.policy is not None and self.policy.spec is not None else Rollout()
+
+    def facts(self) -> NodeFacts | None:
+        """The node as backends look at it; None when the one that the record is about is gone."""
+        node, record = self.node, self.record
+        if node is None or node["metadata"]["uid"] != record.spec.node_uid:
+            return None
+        return NodeFacts(node=node, slices=self.slices, pods=self.pods, known=known(record.state), group=self.group)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """One node, read: the record as the server has it, everything decisions depend on, and what may be written.
 
-    `versions` None: it was read from the copies, and nothing is decided by it.
+    `versions` as in Found.
     """
 
     body: Object
@@ -97,7 +118,6 @@ class Reading:
     driver: Driver
     policy: Policy | None
     leaving: bool
-    node: Object | None
     versions: Versions | None
 
 
@@ -140,70 +160,85 @@ class Assembly:
         self._limits = limits
         self._occupants = occupants
 
-    async def reading(
-        self,
-        *,
-        body: Object,
-        record: Record,
-        ledger: list[Grant],
-        driver: Driver,
-        policy: Policy | None,
-        found: Found,
-        versions: Versions | None,
-    ) -> Reading:
-        """One node as it was found; with `versions` it was read after its record, so that things may be decided."""
-        live = versions is not None
-        name, state, now = record.name, record.state, datetime.now(UTC)
-        node, group = found.node, found.group
-        rule = found.rule if found.rule is not None and is_ours(found.rule) else None
-        alive = node is not None and node["metadata"]["uid"] == record.spec.node_uid
-        facts = (
-            NodeFacts(node=node, slices=found.slices, pods=found.pods, known=known(state), group=group)
-            if node is not None and alive
-            else None
-        )
+    async def reading(self, found: Found) -> Reading:
+        """One node as it was found."""
+        record, driver = found.record, found.driver
+        if found.policy is not None and found.policy.uid != record.spec.policy_ref.uid:
+            found = replace(found, policy=None)
+        facts, policy = found.facts(), found.policy
         observed = driver.backend.observe(driver.spec, facts, driver.cluster) if facts else NOBODY
-        if policy is not None and policy.uid != record.spec.policy_ref.uid:
-            policy = None
-        leaving = policy is None or policy.deleting or not policy.selects(node if alive else None)
-        intent = self._intent(driver, policy, record, node if alive else None, group, observed, leaving=leaving)
-        way_back, no_way_back = way_back_of(driver, facts, observed, state)
-        held = await self._holders(driver, record, observed, intent, found.held, live=live)
-        # Once it is on record, the way back is not made anew from what a node is on its way through.
-        back = way_back if state.phase in _BEFORE else None
-        configs = await self._configs(intent, back, live=live and state.phase not in AT_REST)
-        touched, youngest = last_touched(configs, now), last_written(configs)
-        if state.phase in AT_REST:
-            configs = configs_known(intent, driver)
-        rollout = policy.spec.rollout if policy is not None and policy.spec is not None else Rollout()
-        seen = Seen(holders=held)
-        if live and self._occupants is not None and rollout.drain.mode is DrainMode.EVICT and state.phase in EVICTING:
-            seen = await self._occupants.read(held, observed, state, policy, now)
-        since = since_ready(node, ready=False)
-        closed_by = holds(state, node if alive else None, rule)
-        watched = self._durations.closed(name, in_force(closed_by), live=live)
-        world = World(
+        node = found.node if facts else None
+        leaving = policy is None or policy.deleting or not policy.selects(node)
+        intent = self._intent(found, node, observed, leaving=leaving)
+        back = way_back_of(driver, facts, observed, record.state)
+        configs = await self._configs(found, intent, back[0])
+        in_the_way = await self._in_the_way(found, observed, intent)
+        subject = Subject(
+            node_name=record.name,
+            node_uid=record.spec.node_uid,
+            driver=driver.spec,
+            driver_name=driver.driver_name,
+            backend=driver.backend,
+            facts=facts,
+            rule=found.rule if found.rule is not None and is_ours(found.rule) else None,
+            taint_rules=(driver.taint_rules or DEVICE_TAINT_RULES).api_version,
+            configs=configs_known(intent, driver) if record.state.phase in AT_REST else configs,
+            group=found.group,
+        )
+        return Reading(
+            body=found.body,
+            record=record,
+            world=self._world(found, subject, observed, intent, back, configs, in_the_way),
+            subject=subject,
+            intent=intent,
+            driver=driver,
+            policy=policy,
+            leaving=leaving,
+            versions=found.versions,
+        )
+
+    def _world(
+        self,
+        found: Found,
+        subject: Subject,
+        observed: Observation,
+        intent: Intent,
+        back: tuple[Config | None, str],
+        configs: Configs,
+        in_the_way: Seen,
+    ) -> World:
+        name, record, driver, policy, node = found.record.name, found.record, found.driver, found.policy, found.node
+        now, state, group, rollout = found.now, record.state, found.group, found.rollout
+        grant = grant_of(found.ledger, name)
+        closed_by = holds(state, subject.node, subject.rule)
+        not_ready_since = since_ready(node, ready=False)
+        return World(
             now=now,
             fresh=secrets.token_hex(8),
-            node_is_there=alive,
-            node_ready=node is not None and condition(node, "Ready") == "True",
+            node_is_there=subject.node is not None,
+            node_ready=is_ready(node),
             boot_id=str(node["status"].get("nodeInfo", {}).get("bootID", "")) if node else "",
             wanted=intent.wanted,
             refused=intent.refused,
             left_out=intent.left_out,
-            not_ours="" if state.phase is Phase.UP_TO_DATE else self._not_ours(driver, name, group, found.rule, intent),
+            not_ours="" if state.phase is Phase.UP_TO_DATE else self._not_ours(found, intent),
             revision=policy.status.revision if policy else "",
-            grant=grant_of(ledger, name),
-            grant_stands=stands(grant_of(ledger, name), record),
-            way_back=way_back,
-            no_way_back=no_way_back,
-            config_touched=touched,
+            grant=grant,
+            grant_stands=stands(grant, record),
+            way_back=back[0],
+            no_way_back=back[1],
+            config_touched=last_touched(configs, now),
+            config_written=last_written(configs),
             observed=observed,
-            quiesce=quiesce(closed_by, watched),
+            quiesce=quiesce(closed_by, self._durations.closed(name, in_force(closed_by), live=found.live)),
             quiesce_by=driver.quiesce,
-            holders=seen.holders,
-            idle=self._durations.idle(record, seen.holders, live=live),
-            matched=self._durations.matched(record, observed, live=live),
+            holders=in_the_way.holders,
+            occupants=in_the_way.occupants,
+            monitors=in_the_way.monitors,
+            no_eviction=in_the_way.no_eviction,
+            in_use=self._in_use(record, observed, found.held),
+            idle=self._durations.idle(record, in_the_way.holders, live=found.live),
+            matched=self._durations.matched(record, observed, live=found.live),
             differs=self._durations.differs(record, observed, node),
             told=self._durations.told(record),
             plugin_seen=self._durations.plugin(record, observed),
@@ -214,94 +249,54 @@ class Assembly:
             ),
             on_failure=rollout.on_failure,
             held_back=held_back(policy, now, frozen=self._caches.freezing is not None),
-            occupants=seen.occupants,
-            monitors=seen.monitors,
-            no_eviction=seen.no_eviction,
-            away=now - since if since is not None else timedelta(0),
+            away=now - not_ready_since if not_ready_since is not None else timedelta(0),
             ready_since=since_ready(node),
             at_work=at_work(node) if node is not None else "",
             skip=node is not None and skips(node),
             abandoned=is_abandoned(policy, node),
-            config_written=youngest,
             elsewhere=found.elsewhere,
-            former=found.former if alive else None,
+            former=found.former if subject.node is not None else None,
             last_to_know=group is not None and group.former == name and policy is not None and not policy.deleting,
             live=driver.backend.live(driver.spec, driver.cluster),
-            in_use=self._in_use(record, observed, found.held),
-        )
-        subject = Subject(
-            node_name=name,
-            node_uid=record.spec.node_uid,
-            driver=driver.spec,
-            driver_name=driver.driver_name,
-            backend=driver.backend,
-            facts=facts,
-            rule=rule,
-            taint_rules=(driver.taint_rules or DEVICE_TAINT_RULES).api_version,
-            configs=configs,
-            group=group,
-        )
-        return Reading(
-            body=body,
-            record=record,
-            world=world,
-            subject=subject,
-            intent=intent,
-            driver=driver,
-            policy=policy,
-            leaving=leaving,
-            node=node if alive else None,
-            versions=versions,
         )
 
-    def _intent(
-        self,
-        driver: Driver,
-        policy: Policy | None,
-        record: Record,
-        node: Object | None,
-        group: Group | None,
-        observed: Observation,
-        *,
-        leaving: bool,
-    ) -> Intent:
+    def _intent(self, found: Found, node: Object | None, observed: Observation, *, leaving: bool) -> Intent:
+        record, state, policy = found.record, found.record.state, found.policy
         if node is None:
             return NOTHING
         if not leaving and policy is not None:
-            return self._intents.compile(driver, policy, trim_node(node), record.state, group)
-        state = record.state
+            return self._intents.compile(found.driver, policy, trim_node(node), state, found.group)
         may_be = state.phase is Phase.FAILED or in_vain(state)
         if state.reason == ABANDONED or (may_be and is_abandoned(policy, node)):
             return NOTHING
         wants_revert = policy is not None and policy.spec is not None and policy.spec.deletion_policy == "Revert"
-        original = revert(record.state.original) if wants_revert else None
+        original = revert(state.original) if wants_revert else None
         if original is None or is_back(original, observed, record):
             return NOTHING
         return Intent(wanted=original)
 
-    async def _holders(
-        self,
-        driver: Driver,
-        record: Record,
-        observed: Observation,
-        intent: Intent,
-        held: tuple[Holder, ...],
-        *,
-        live: bool,
-    ) -> tuple[Holder, ...]:
-        can = driver.backend.live(driver.spec, driver.cluster)
-        change = ahead(record.state, observed, intent.wanted, driver.backend.disturbs, live=can)
+    async def _in_the_way(self, found: Found, observed: Observation, intent: Intent) -> Seen:
+        """The holders of what is about to change, and the pods of those that may be evicted now."""
+        backend, cluster, state = found.driver.backend, found.driver.cluster, found.record.state
+        live = backend.live(found.driver.spec, cluster)
+        change = ahead(state, observed, intent.wanted, backend.disturbs, live=live)
         if change is None:
-            return ()
-        if live and change.change == "Restart":
+            return Seen(holders=())
+        held = found.held
+        if found.live and change.change == "Restart":
             held = await self._mark_terminating(held)
-        return change.blocked_by(held)
+        blocking = change.blocked_by(held)
+        evicts = found.rollout.drain.mode is DrainMode.EVICT and state.phase in EVICTING
+        if not found.live or self._occupants is None or not evicts:
+            return Seen(holders=blocking)
+        return await self._occupants.read(blocking, observed, state, found.policy, found.now)
 
-    def _not_ours(self, driver: Driver, name: str, group: Group | None, rule: Object | None, intent: Intent) -> str:
+    def _not_ours(self, found: Found, intent: Intent) -> str:
         """What of somebody else is where only this node's own may be, in words."""
+        rule, driver = found.rule, found.driver
         if rule is not None and not is_ours(rule) and driver.quiesce in TAINTS:
             return f"DeviceTaintRule {rule['metadata']['name']} has the name of the one that would close it"
-        return self._intents.not_ours(driver, name, group, intent.wanted)
+        return self._intents.not_ours(driver, found.record.name, found.group, intent.wanted)
 
     def _in_use(self, record: Record, observed: Observation, held: tuple[Holder, ...]) -> frozenset[str] | None:
         """Those of the retired devices of a node at rest that somebody has; None until that can be told."""
@@ -319,18 +314,18 @@ class Assembly:
                 ending.add(pod)
         return tuple(replace(h, terminating=h.terminating or bool(ending & set(h.pods))) for h in held)
 
-    async def _configs(
-        self, intent: Intent, way_back: Config | None, *, live: bool
-    ) -> list[tuple[Object, Object | None]]:
-        if not live:
+    async def _configs(self, found: Found, intent: Intent, way_back: Config | None) -> Configs:
+        state = found.record.state
+        if not found.live or state.phase in AT_REST:
             return []
-        wanted = [*(intent.wanted.objects if intent.wanted else ()), *(way_back.objects if way_back else ())]
-        bodies = {identity(b): b for b in wanted}
+        # Once it is on record, the way back is not made anew from what a node is on its way through.
+        ways = (intent.wanted, way_back if state.phase in _BEFORE else None)
+        bodies = {identity(body): body for way in ways if way is not None for body in way.objects}
         kinds = [CONFIG_MAPS if is_entry(b) else DAEMON_SETS for b in bodies.values()]
-        found = await asyncio.gather(
+        present = await asyncio.gather(
             *(
                 self._client.find(kind, name, namespace=space)
                 for kind, (space, name, _) in zip(kinds, bodies, strict=True)
             )
         )
-        return [(dict(body), present) for body, present in zip(bodies.values(), found, strict=True)]
+        return [(dict(body), has) for body, has in zip(bodies.values(), present, strict=True)]

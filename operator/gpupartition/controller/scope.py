@@ -11,7 +11,7 @@ from gpupartition.controller.caches import Caches
 from gpupartition.controller.intent import Driver, Intent, Intents, Policy, labels
 from gpupartition.controller.records import Record
 from gpupartition.controller.remembered import Remembered
-from gpupartition.controller.trimmed import condition, since_ready
+from gpupartition.controller.trimmed import is_ready, since_ready
 from gpupartition.domain.admission import Standing
 from gpupartition.domain.backend import Problem, Turn
 from gpupartition.domain.destination import STRANDED
@@ -215,7 +215,7 @@ def standing(scope: Scope, name: str, record: Record | None, node: Object | None
         blocked=bool(state.blockers) and state.phase is Phase.PENDING and when_idle,
         leaving=scope.gives_up(name),
         holders=len(state.blockers),
-        ready=node is not None and condition(node, "Ready") == "True",
+        ready=is_ready(node),
         ignored=is_ignored(node, absence.of(scope.policy)),
         initial=alive and not scope.gives_up(name) and not state.blockers and _is_new(scope, state, node),
         lost=_lost(state, node, absence) if alive and not skip and not scope.gives_up(name) and not shares else None,

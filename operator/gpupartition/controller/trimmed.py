@@ -131,6 +131,11 @@ def condition(body: Mapping[str, Any], kind: str) -> str:
     return next((str(c["status"]) for c in found), "")
 
 
+def is_ready(node: Object | None) -> bool:
+    """Whether a node is there, and Ready."""
+    return node is not None and condition(node, "Ready") == "True"
+
+
 def since_ready(node: Object | None, *, ready: bool = True) -> datetime | None:
     """Since when a node has been Ready, or has not been; None while that is not so, or nobody says since when."""
     found = node.get("status", {}).get("conditions", ()) if node is not None else ()

@@ -14,6 +14,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
@@ -115,23 +116,23 @@ class Reader:
         rule_name = names.taint_rule(name, record.spec.node_uid)
         group = self._intents.groups.of(driver, policy, node, record.state)
         pool = driver.backend.pool_name(driver.spec, name, group)
-        return await self._assembly.reading(
+        found = Found(
+            now=datetime.now(UTC),
             body={"metadata": {"name": name}},
             record=record,
             ledger=self._ledger(driver_body),
             driver=driver,
             policy=policy,
-            found=Found(
-                node=node,
-                group=group,
-                slices=self._caches.slices_on(name, driver.driver_name, group),
-                pods=await self._pods(driver, name, live=False),
-                rule=self._caches.rule(rule_name),
-                held=_held(driver, name, pool, self._caches.claims.by("pool", pool)),
-                former=self._former(name, group),
-            ),
+            node=node,
+            group=group,
+            slices=self._caches.slices_on(name, driver.driver_name, group),
+            pods=await self._pods(driver, name, live=False),
+            rule=self._caches.rule(rule_name),
+            held=_held(driver, name, pool, self._caches.claims.by("pool", pool)),
+            former=self._former(name, group),
             versions=None,
         )
+        return await self._assembly.reading(found)
 
     async def read(self, known: Record, drivers: dict[str, Object]) -> Reading:
         """Read live; the copies only say where to look, and what there was before.
@@ -210,24 +211,25 @@ class Reader:
         else:
             claims = self._caches.claims.by("pool", pool)
         leads = group is not None and group.leader == name and record.state.phase in _BEGINNING
-        return await self._assembly.reading(
+        elsewhere = in_the_way(driver, record, await self._records(), live.slices or ()) if leads else ""
+        found = Found(
+            now=datetime.now(UTC),
             body=live.body,
             record=record,
             ledger=ledger,
             driver=driver,
             policy=policy,
-            found=Found(
-                node=node,
-                group=group,
-                slices=Kept(of_pool, PackedSlice.body),
-                pods=live.pods,
-                rule=live.rule,
-                held=_held(driver, name, pool, claims),
-                elsewhere=in_the_way(driver, record, await self._records(), live.slices or ()) if leads else "",
-                former=self._former(name, group),
-            ),
+            node=node,
+            group=group,
+            slices=Kept(of_pool, PackedSlice.body),
+            pods=live.pods,
+            rule=live.rule,
+            held=_held(driver, name, pool, claims),
+            elsewhere=elsewhere,
+            former=self._former(name, group),
             versions=versions,
         )
+        return await self._assembly.reading(found)
 
     def _former(self, name: str, group: Group | None) -> NodeStateStatus | None:
         """What the record says from which this node, which leads its group, has still to take the pool."""
