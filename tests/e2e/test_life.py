@@ -161,6 +161,37 @@ async def test_a_record_that_somebody_spoils_holds_up_its_node_alone_until_it_is
     await rollout.at_rest(cluster)
 
 
+@pytest.mark.parametrize("phase", ["UpToDate", "Draining", "Applying"])
+async def test_a_record_that_nobody_can_correct_is_made_anew(cluster: Cluster, phase: str) -> None:
+    scene = await stage(cluster, 1)
+    (node,) = scene.nodes
+    await rollout.operator(cluster)
+    holder = await halted_in(scene, node, phase)
+    if phase == "UpToDate":
+        await rollout.at_rest(cluster)
+    spoilt = await cluster.client.get(NODE_STATES, node)
+    async with Watcher(cluster) as history:
+        await cluster.client.patch(NODE_STATES, node, {"status": {"target": {"pool": "zlib:cut off"}}})
+        policy = await rollout.stalled(cluster, cluster.name, "RecordUnreadable")
+        told = condition(policy, "Ready")["message"]
+        assert (f"kubectl delete gpupartitionnodestate {node}" in told) == (phase == "UpToDate"), told
+        if phase != "UpToDate":
+            away = {"key": "mending", "effect": "NoSchedule"}
+            await cluster.client.patch(NODES, node, {"spec": {"taints": [away]}})
+            await cluster.client.patch(NODE_STATES, node, {"metadata": {"finalizers": None}})
+        await cluster.client.delete(NODE_STATES, node)
+        await holder.end() if holder else None
+        await rollout.reaches(cluster, node, "UpToDate", within=60)
+        await rollout.ready(cluster, cluster.name)
+        await rollout.at_rest(cluster)
+    assert (await cluster.client.get(NODE_STATES, node))["metadata"]["uid"] != spoilt["metadata"]["uid"]
+    await scene.publishes(HALVES)
+    if phase == "UpToDate":
+        assert len(history.assignments(node)) == 1, "nothing is done to the node for it"
+    if holder:
+        assert len(holder.layouts(history)) == 1
+
+
 async def create_deep_claim(cluster: Cluster, namespace: str) -> None:
     """Have a claim with parameters of 4,900 levels, as no client in Python would send one."""
     opaque = {"driver": "gpu.example.com", "parameters": {"deep": None}}

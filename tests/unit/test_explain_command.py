@@ -130,7 +130,8 @@ async def test_a_record_that_cannot_be_read_is_told_with_what_mends_it() -> None
         "RecordUnreadable: its record cannot be read, and nothing is done to it (target.pool: "
     )
     assert told["plan"].startswith("Refused; its record cannot be read")
-    assert told["next"] == "kubectl edit gpupartitionnodestate node-1: correct what the message names"
+    assert told["why"].endswith("); mend that: kubectl edit gpupartitionnodestate node-1")
+    assert told["next"] == "do with its record what the message says"
     assert facts(await of(fleet, "node-2"))["plan"].startswith("Starts; begins in wave 1")
 
 

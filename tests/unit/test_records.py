@@ -51,7 +51,21 @@ def test_of_a_record_that_cannot_be_read_only_that_it_is_there_is_known(
     assert (record.state.phase, record.state.token, record.state.reason) == (expected, "t", "RecordUnreadable")
     assert record.state.model_dump(exclude=known) == NodeStateStatus().model_dump(exclude=known)
     assert record.unreadable in record.state.message
-    assert "kubectl edit gpupartitionnodestate node-1" in record.state.message
+    assert "gpupartitionnodestate node-1" in record.state.message
+
+
+@pytest.mark.parametrize("squeezed", [packed(LONG)[:-40], "zlib:~~~~"], ids=["cut", "no base64"])
+def test_nobody_is_sent_to_edit_what_nobody_can_read(squeezed: str) -> None:
+    """A record at rest is made anew from what its node publishes; one of a node on its way is the only thing that knows its way back."""
+
+    def advice(spoilt: str, **status: str) -> str:
+        return Record.read(body({"target": TARGET | {"pool": spoilt}, **status})).state.message.partition("); ")[2]
+
+    made_anew = "nobody can correct that; have the record made anew: kubectl delete gpupartitionnodestate node-1"
+    assert advice(squeezed, phase="UpToDate") == made_anew
+    for on_its_way in ({"phase": "Draining"}, {"phase": "Failed"}, {"phase": "UpToDate", "token": "t"}):
+        assert advice(squeezed, **on_its_way).startswith("put it back as it was, ")
+    assert advice("half of a pool", phase="UpToDate") == "mend that: kubectl edit gpupartitionnodestate node-1"
 
 
 def test_what_a_later_release_has_written_is_kept_and_hinders_nothing() -> None:

@@ -67,12 +67,23 @@ def _unknown(node: str, status: Any, wrong: str) -> NodeStateStatus:
     """The state of a node of which nobody knows more than its phase and its token, if that."""
     told = status if isinstance(status, Mapping) else {}
     at_rest, token = told.get("phase", Phase.PENDING) in tuple(AT_REST), told.get("token", "")
+    mended = _mended(node, sealed=SEALED in wrong, at_rest=at_rest and not token)
     return NodeStateStatus(
         phase=Phase.SKIPPED if at_rest else Phase.FAILED,
         token=token if isinstance(token, str) and len(token) <= 64 else "",
         reason=UNREADABLE,
-        message=f"its record cannot be read, and nothing is done to it ({wrong}); mend that: kubectl edit gpupartitionnodestate {node}",
+        message=f"its record cannot be read, and nothing is done to it ({wrong}); {mended}",
     )
+
+
+def _mended(node: str, *, sealed: bool, at_rest: bool) -> str:
+    """What leads on. A node at rest says itself what its record said; how one that is on its way gets back, its record alone knows."""
+    if sealed and at_rest:
+        return f"nobody can correct that; have the record made anew: kubectl delete gpupartitionnodestate {node}"
+    edit = f"kubectl edit gpupartitionnodestate {node}"
+    if sealed:
+        return f"put it back as it was, which is as it stands with the same fingerprint in this record, or in that of a node like it: {edit}"
+    return f"mend that: {edit}"
 
 
 def _path(where: tuple[int | str, ...]) -> str:
@@ -105,6 +116,7 @@ class _Pool(BaseModel, strict=True):
 LAYOUTS: Final = ("target", "current", "previous", "original")
 LEGIBLE: Final = 4096  # characters of a pool that people may read with kubectl; of many devices nobody does
 PACKED: Final = "zlib:"  # and base64
+SEALED: Final = "this is no squeezed text that opens"
 
 
 def _in_pools(state: NodeStateStatus, change: Callable[[str], str]) -> NodeStateStatus:
@@ -151,6 +163,8 @@ def _no_pools(state: NodeStateStatus) -> Iterator[str]:
 
 @lru_cache(maxsize=256)  # nearly all records of a fleet name the same few
 def _no_pool(text: str) -> str:
+    if text.startswith(PACKED):
+        return SEALED
     try:
         _Pool.model_validate_json(text)
     except ValidationError as error:

@@ -39,7 +39,7 @@ _RETRY: Final = "kubectl gpp retry {node}"
 _MENDED: Final = f"mend what the message names: it opens when its former layout is back, or ask to try again: {_RETRY}"
 
 REASONS: Final[Mapping[str, str]] = {
-    UNREADABLE: "kubectl edit gpupartitionnodestate {node}: correct what the message names",
+    UNREADABLE: "do with its record what the message says",
     "NoWayBack": "kubectl annotate node {node} gpupartition.dev/accept-no-rollback=true, if it may change without a way back",
     "Drift": "it is repaired by itself when it is idle",
     "DriftUnrepaired": f"find out who changes it, then ask to try again: {_RETRY}",
