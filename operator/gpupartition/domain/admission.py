@@ -128,6 +128,22 @@ def resolve(count: NodeCount, of: int) -> int:
     return max(1, of * int(count.removesuffix("%")) // 100)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taken:
+    """The nodes that count against the limits before anybody is chosen.
+
+    `beginning`: on their way, or about to be; `beginners`: those of them that are new; `away`: the others that are not there to be used, and
+    why; `stuck`: they failed and stay closed; `down`: unavailable, of this policy; `everybody`: of all policies of the driver.
+    """
+
+    beginning: set[str]
+    beginners: set[str]
+    away: Mapping[str, str]
+    stuck: set[str]
+    down: set[str]
+    everybody: set[str]
+
+
 def paused_until(nodes: Iterable[Standing], pause: timedelta) -> datetime | None:
     """When the pause after the last release is over; None where there is none. Nodes that were only adopted start none."""
     released = [n.released for n in nodes if n.released is not None]
@@ -152,56 +168,84 @@ def admit(
     lost, next_lost = _lost(nodes, ledger, rules)
     shut = _shut(nodes, rules) or _unseen(nodes, rules)
     if shut is not None:
-        until = min([at for at in (shut.until, next_lost) if at is not None], default=None)
-        return replace(shut, lost=lost, until=until)
-    granted = {grant.node for grant in ledger}
-    stuck = {n.node for n in nodes if n.halted and n.in_flight}
-    excused = stuck if rules.go_on else set()  # they count against max_failed instead
-    excused = excused | {n.node for n in nodes if n.initial or n.forgotten}
-    down = {n.node for n in nodes if n.in_flight or n.node in granted or n.away}.union(vanished) - excused
-    elsewhere = {grant.node for grant in ledger if grant.purpose is not Purpose.INITIAL} | set(others)
-    everybody = (down | elsewhere) - excused
-    beginners = {n.node for n in nodes if n.initial and (n.in_flight or n.node in granted)}
-    # Whoever has a grant goes to what is wanted now, whatever its record says yet.
-    beginning = {n.node for n in nodes if n.in_flight or n.node in granted}
-    reached = sum((n.at_target or n.node in beginning) and not n.leaving for n in nodes)
-    waiting = [n for n in nodes if n.waits and n.node not in beginning and (n.ready or n.ignored)]
+        return replace(shut, lost=lost, until=_first(shut.until, next_lost))
+    taken = _taken(nodes, others, ledger, rules, vanished)
+    slots = _slots(nodes, taken, ledger, rules)
+    waiting = [n for n in nodes if n.waits and n.node not in taken.beginning and (n.ready or n.ignored)]
     free = sorted((n for n in waiting if n.free), key=order)
-    slots = {
+    over = paused_until(nodes, rules.pause)
+    resumes = over if over is not None and over > rules.now else None
+    chosen = () if rules.outside else _choose(free, slots, rules.max_initializing - len(taken.beginners), resumes)
+    left, spare = len(waiting) - len(chosen), len(free) - len(chosen)
+    reason, message = _gate(taken, slots, waiting, chosen, spare=spare)
+    if left and reason != "LimitReached" and rules.outside:
+        reason, message = "OutsideWindow", f"{_waiting(left)} for the next window: {rules.outside}"
+    elif spare and reason == "RollingOut" and resumes is not None:
+        message = f"no node is taken before {resumes:%H:%M:%S} UTC: spec.rollout.pauseBetweenSeconds"
+    return Admission(
+        nodes=chosen,
+        initial=frozenset(chosen).intersection(n.node for n in nodes if n.initial),
+        lost=lost,
+        reason=reason,
+        message=message,
+        left=left,
+        until=_first(next_lost, rules.turn, resumes) if left else next_lost,
+    )
+
+
+def _taken(
+    nodes: Sequence[Standing],
+    others: Iterable[str],
+    ledger: Sequence[Grant],
+    rules: Rules,
+    vanished: Collection[str],
+) -> _Taken:
+    granted = {grant.node for grant in ledger}
+    beginning = {n.node for n in nodes if n.in_flight or n.node in granted}
+    away = {n.node: n.at_work or "not Ready" for n in nodes if n.away}
+    stuck = {n.node for n in nodes if n.halted and n.in_flight}
+    excused = {n.node for n in nodes if n.initial or n.forgotten}
+    if rules.go_on:
+        excused |= stuck  # they count against max_failed instead
+    down = beginning.union(away, vanished) - excused
+    elsewhere = {grant.node for grant in ledger if grant.purpose is not Purpose.INITIAL} | set(others)
+    return _Taken(
+        beginning=beginning,
+        beginners={n.node for n in nodes if n.initial} & beginning,
+        away={node: why for node, why in away.items() if node not in beginning},
+        stuck=stuck,
+        down=down,
+        everybody=(down | elsewhere) - excused,
+    )
+
+
+def _slots(nodes: Sequence[Standing], taken: _Taken, ledger: Sequence[Grant], rules: Rules) -> dict[str, int]:
+    """How many more each limit lets through, by what is said when it lets through none."""
+    # Whoever has a grant goes to what is wanted now, whatever its record says yet.
+    reached = sum((n.at_target or n.node in taken.beginning) and not n.leaving for n in nodes)
+    return {
         "LimitReached": rules.limit - reached,
-        "RollingOut": rules.max_unavailable - len(down),
-        "BudgetExhausted": rules.driver_max_unavailable - len(everybody),
+        "RollingOut": rules.max_unavailable - len(taken.down),
+        "BudgetExhausted": rules.driver_max_unavailable - len(taken.everybody),
         "LedgerFull": LEDGER_SIZE - len(ledger),
     }
-    resume = paused_until(nodes, rules.pause)
-    resting = resume is not None and resume > rules.now
+
+
+def _choose(
+    free: Sequence[Standing], slots: Mapping[str, int], beginners: int, resumes: datetime | None
+) -> tuple[str, ...]:
+    """Those of the free, in order, that the limits let through. `beginners`: so many new ones, which nobody uses yet and no pause holds up."""
     staying = {n.node for n in [n for n in free if not n.leaving][: max(0, slots["LimitReached"])]}
     takeable = [n for n in free if n.leaving or n.node in staying]
     room = max(0, min(number for name, number in slots.items() if name != "LimitReached"))
-    settled = [] if resting else [n.node for n in takeable if not n.initial][:room]
-    new = [n.node for n in takeable if n.initial][: max(0, rules.max_initializing - len(beginners))]
+    settled = [] if resumes else [n.node for n in takeable if not n.initial][:room]
+    new = [n.node for n in takeable if n.initial][: max(0, beginners)]
     picked = {*settled, *new[: max(0, slots["LedgerFull"] - len(settled))]}
-    chosen = () if rules.outside else tuple(n.node for n in takeable if n.node in picked)
-    left = len(waiting) - len(chosen)
-    gate = _gate(
-        slots,
-        left=left,
-        free=len(free) - len(chosen),
-        blocked=sum(n.blocked for n in waiting),
-        down=down | set(chosen) | beginners,
-        away={n.node: n.at_work or "not Ready" for n in nodes if n.away and n.node not in beginning},
-        foreign={n.node: n.at_work for n in waiting if n.at_work},
-        stuck=stuck,
-        everybody=everybody,
-    )
-    if left and gate["reason"] != "LimitReached" and rules.outside:
-        gate = {"reason": "OutsideWindow", "message": f"{_waiting(left)} for the next window: {rules.outside}"}
-    elif len(free) > len(chosen) and gate["reason"] == "RollingOut" and resume is not None and resting:
-        gate["message"] = f"no node is taken before {resume:%H:%M:%S} UTC: spec.rollout.pauseBetweenSeconds"
-    turns = [at for at in (rules.turn, resume if resting else None) if at is not None and left]
-    until = min([*turns, *([next_lost] if next_lost else [])], default=None)
-    initial = frozenset(n.node for n in nodes if n.initial and n.node in chosen)
-    return Admission(nodes=chosen, initial=initial, lost=lost, left=left, until=until, **gate)
+    return tuple(n.node for n in takeable if n.node in picked)
+
+
+def _first(*times: datetime | None) -> datetime | None:
+    return min((at for at in times if at is not None), default=None)
 
 
 def as_granted(nodes: Sequence[Standing], ledger: Iterable[Grant]) -> Sequence[Standing]:
@@ -221,9 +265,8 @@ def _lost(nodes: Iterable[Standing], ledger: Sequence[Grant], rules: Rules) -> t
     granted = {grant.node for grant in ledger}
     times = {n.node: n.lost for n in nodes if n.lost is not None and not n.in_flight and n.node not in granted}
     due = sorted(n for n, at in times.items() if at <= rules.now)
-    return tuple(due[: max(0, LEDGER_SIZE - len(ledger))]), min(
-        (at for at in times.values() if at > rules.now), default=None
-    )
+    later = _first(*(at for at in times.values() if at > rules.now))
+    return tuple(due[: max(0, LEDGER_SIZE - len(ledger))]), later
 
 
 def _waiting(count: int) -> str:
@@ -262,56 +305,43 @@ def _unseen(nodes: Sequence[Standing], rules: Rules) -> Admission | None:
 
 
 def _gate(
-    slots: dict[str, int],
-    *,
-    left: int,
-    free: int,
-    blocked: int,
-    down: set[str],
-    away: Mapping[str, str],
-    foreign: Mapping[str, str],
-    stuck: set[str],
-    everybody: set[str],
-) -> dict[str, str]:
-    moving = down - stuck
+    taken: _Taken, slots: Mapping[str, int], waiting: Sequence[Standing], chosen: Sequence[str], *, spare: int
+) -> tuple[str, str]:
+    """Why none of the others that wait is chosen, reason and message; `spare`: how many of them are free."""
+    stuck, left = ", ".join(sorted(taken.stuck)[:5]), len(waiting) - len(chosen)
+    moving = taken.down.union(chosen, taken.beginners) - taken.stuck
     if not left and not moving and stuck:
-        return {"reason": "RolloutHalted", "message": f"all nodes are done but {', '.join(sorted(stuck)[:5])}"}
+        return "RolloutHalted", f"all nodes are done but {stuck}"
     if not left:
-        return {"reason": "RollingOut", "message": ""} if moving else {"reason": "", "message": ""}
+        return "RollingOut" if moving else "", ""
     if slots["LimitReached"] <= 0:
-        return {
-            "reason": "LimitReached",
-            "message": f"spec.rollout.limit is reached; {_waiting(left)} for it to be raised",
-        }
+        return "LimitReached", f"spec.rollout.limit is reached; {_waiting(left)} for it to be raised"
     if slots["RollingOut"] <= 0 and not moving and stuck:
-        names = ", ".join(sorted(stuck)[:5])
-        return {
-            "reason": "RolloutHalted",
-            "message": f"spec.rollout.maxUnavailable is used up by {names}, which failed",
-        }
-    if not free and moving <= set(away) and (foreign or not moving):
-        return _nobody_free(left, blocked=0 if moving else blocked, foreign=foreign)
-    used_up = _used_up(slots, moving=moving, away=away, elsewhere=everybody - down)
+        return "RolloutHalted", f"spec.rollout.maxUnavailable is used up by {stuck}, which failed"
+    foreign = {n.node: n.at_work for n in waiting if n.at_work}
+    if not spare and moving <= set(taken.away) and (foreign or not moving):
+        return _nobody_free(left, blocked=0 if moving else sum(n.blocked for n in waiting), foreign=foreign)
+    used_up = _used_up(slots, moving=moving, away=taken.away, elsewhere=taken.everybody - moving - taken.stuck)
     if used_up:
-        return {"reason": "BudgetExhausted", "message": used_up}
+        return "BudgetExhausted", used_up
     if slots["LedgerFull"] <= 0:
-        return {"reason": "LedgerFull", "message": f"{LEDGER_SIZE} nodes are in flight already"}
-    return {"reason": "RollingOut", "message": ""}
+        return "LedgerFull", f"{LEDGER_SIZE} nodes are in flight already"
+    return "RollingOut", ""
 
 
-def _nobody_free(left: int, *, blocked: int, foreign: Mapping[str, str]) -> dict[str, str]:
+def _nobody_free(left: int, *, blocked: int, foreign: Mapping[str, str]) -> tuple[str, str]:
     if blocked:
-        return {"reason": "WaitingForHolders", "message": f"{_waiting(blocked)} until all devices are free"}
+        return "WaitingForHolders", f"{_waiting(blocked)} until all devices are free"
     if foreign:
-        return {"reason": "ForeignMaintenance", "message": f"waits until others are done: {_named(foreign)}"}
-    return {"reason": "RollingOut", "message": f"{_waiting(left)} to become Ready"}
+        return "ForeignMaintenance", f"waits until others are done: {_named(foreign)}"
+    return "RollingOut", f"{_waiting(left)} to become Ready"
 
 
 def _named(nodes: Mapping[str, str]) -> str:
     return "; ".join(f"node {node}: {why}" for node, why in sorted(nodes.items())[:5])
 
 
-def _used_up(slots: dict[str, int], *, moving: set[str], away: Mapping[str, str], elsewhere: set[str]) -> str:
+def _used_up(slots: Mapping[str, int], *, moving: set[str], away: Mapping[str, str], elsewhere: set[str]) -> str:
     """Whose budget is used up by nodes that this policy does not change; "" when none is."""
     if slots["RollingOut"] <= 0 and moving and moving <= set(away):
         if all(away[node] == "not Ready" for node in moving):
