@@ -6,14 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.unit.vendor import T0, pod, policy
+from tests.unit import vendor
+from tests.unit.vendor import pod, policy
 
 from gpupartition.api.v1alpha1 import DriverSpec, DriverType
 from gpupartition.backends import BACKENDS
 from gpupartition.backends.amd_dcm import PROFILE, STATE
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Observation
 from gpupartition.domain.pool import Pool
-from gpupartition.names import STEP
 
 BACKEND = BACKENDS[DriverType.AMD_DCM]
 MI300X = "AMD_Instinct_MI300X_OAM"
@@ -53,16 +53,7 @@ EIGHT = [gpu(number) for number in range(8)]
 def node(
     value: str | None = None, state: str | None = None, step: str = "", allocatable: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    labels = {PROFILE: value, STATE: state}
-    return {
-        "metadata": {
-            "name": "n1",
-            "resourceVersion": "7",
-            "labels": {k: v for k, v in labels.items() if v is not None},
-            "annotations": {STEP: step} if step else {},
-        },
-        "status": {"allocatable": dict(allocatable or {})},
-    }
+    return vendor.node({PROFILE: value, STATE: state}, step, status={"allocatable": dict(allocatable or {})})
 
 
 PLUGIN = pod("dra-driver", "kubelet-plugin")
@@ -74,14 +65,7 @@ def facts(
     pods: Sequence[Mapping[str, Any]] = (PLUGIN,),
     known: Pool | None = None,
 ) -> NodeFacts:
-    spec = {
-        "driver": "gpu.amd.com",
-        "nodeName": "n1",
-        "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1},
-        "devices": [device for each in gpus for device in each],
-    }
-    slices = [{"metadata": {"name": "s"}, "spec": spec}] if gpus else []
-    return NodeFacts(node=on or node(), slices=slices, pods=pods, known=known or Pool())
+    return vendor.facts("gpu.amd.com", gpus, on or node(), pods, known)
 
 
 def daemon_set(namespace: str, name: str, *args: str, config: str = "gpp-amd", gates: str = "") -> dict[str, Any]:
@@ -108,13 +92,9 @@ def item(compute: str, memory: str, number: int) -> dict[str, Any]:
 
 def with_profiles(*configs: Config, **more: Any) -> dict[str, Any]:
     """The ConfigMap into which these layouts were written."""
-    config_map: dict[str, Any] | None = None
-    for config in configs:
-        (body,) = config.objects
-        config_map = body["document"].with_entry(config_map, body["key"], body["content"], T0)
-    assert config_map is not None
-    config_map["data"]["config.json"] = json.dumps(json.loads(config_map["data"]["config.json"]) | more)
-    return config_map
+    written = vendor.config_map_of(*configs)
+    written["data"]["config.json"] = json.dumps(json.loads(written["data"]["config.json"]) | more)
+    return written
 
 
 def theirs(**profiles: Any) -> dict[str, Any]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
-from tests.unit.vendor import T0, pod, policy
+from tests.unit import vendor
+from tests.unit.vendor import pod, policy
 
 from gpupartition.api.v1alpha1 import DriverSpec, DriverType
 from gpupartition.backends import BACKENDS
 from gpupartition.backends.nvidia_mig import CONFIG, STATE
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Observation
 from gpupartition.domain.pool import Pool
-from gpupartition.names import STEP
 
 BACKEND = BACKENDS[DriverType.NVIDIA_MIG]
 H100 = "NVIDIA H100 80GB HBM3"
@@ -65,16 +64,7 @@ def cut(gpu: int, product: str, *named: str, **more: Any) -> list[dict[str, Any]
 def node(
     value: str | None = "all-disabled", state: str | None = "success", step: str = "", **more: Any
 ) -> dict[str, Any]:
-    labels = {CONFIG: value, STATE: state, **more.pop("labels", {})}
-    return {
-        "metadata": {
-            "name": "n1",
-            "resourceVersion": "7",
-            "labels": {k: v for k, v in labels.items() if v is not None},
-            "annotations": {STEP: step} if step else {},
-        },
-        **more,
-    }
+    return vendor.node({CONFIG: value, STATE: state, **more.pop("labels", {})}, step, **more)
 
 
 PLUGIN = pod("dra-driver", "kubelet-plugin")
@@ -87,14 +77,7 @@ def facts(
     pods: Sequence[Mapping[str, Any]] = (PLUGIN, MIG_MANAGER),
     known: Pool | None = None,
 ) -> NodeFacts:
-    spec = {
-        "driver": "gpu.nvidia.com",
-        "nodeName": "n1",
-        "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1},
-        "devices": [d for each in devices for d in each],
-    }
-    slices = [{"metadata": {"name": "s"}, "spec": spec}] if devices else []
-    return NodeFacts(node=on or node(), slices=slices, pods=pods, known=known or Pool())
+    return vendor.facts("gpu.nvidia.com", devices, on or node(), pods, known)
 
 
 def daemon_set(
@@ -119,16 +102,6 @@ def compiled(
     *layouts: Mapping[str, Any], on: NodeFacts, of: DriverSpec | None = None, cluster: Cluster | None = None
 ) -> Config:
     return BACKEND.compile(of or driver(), policy(*layouts), on, cluster or installed())
-
-
-def with_entries(*configs: Config, at: datetime = T0) -> dict[str, Any]:
-    """The ConfigMap into which these layouts were written."""
-    config_map: dict[str, Any] | None = None
-    for config in configs:
-        (body,) = config.objects
-        config_map = body["document"].with_entry(config_map, body["key"], body["content"], at)
-    assert config_map is not None
-    return config_map
 
 
 def observed(of: NodeFacts, *config_maps: Mapping[str, Any]) -> Observation:

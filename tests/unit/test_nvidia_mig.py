@@ -29,9 +29,8 @@ from tests.unit.nvidia import (
     observed,
     profiles,
     whole,
-    with_entries,
 )
-from tests.unit.vendor import T0, pod
+from tests.unit.vendor import T0, config_map_of, pod
 
 from gpupartition.backends.nvidia_limits import DEPLOYED
 from gpupartition.backends.nvidia_mig import CONFIG, STATE
@@ -163,7 +162,7 @@ def test_profiles_are_told_as_the_policy_spells_them_and_compared_as_the_table_d
 
 def test_the_config_file_keeps_the_names_that_mig_manager_knows_by_itself() -> None:
     config = compiled(profiles(("1g.10gb", 7)), on=facts(*EIGHT))
-    written = yaml.safe_load(with_entries(config)["data"]["config.yaml"])
+    written = yaml.safe_load(config_map_of(config)["data"]["config.yaml"])
     assert written["version"] == "v1"
     assert list(written["mig-configs"]) == ["all-disabled", "all-enabled", config.assignment]
     assert written["mig-configs"][config.assignment] == entry_of(config)
@@ -391,7 +390,7 @@ def test_a_config_file_that_cannot_be_written_to_stops_everything(text: str, rea
 
 def test_a_node_that_was_told_and_has_done_it_is_ready() -> None:
     config = compiled(profiles(("1g.10gb", 7)), on=facts(*EIGHT[:2]))
-    seen = observed(facts(*SEVENTHS, on=node(config.assignment, step="s")), with_entries(config))
+    seen = observed(facts(*SEVENTHS, on=node(config.assignment, step="s")), config_map_of(config))
     assert (seen.ready, seen.acknowledged, seen.running, seen.step) == (True, True, config.fingerprint, "s")
     assert seen.plugin == PLUGIN
     assert seen.restarts
@@ -400,7 +399,7 @@ def test_a_node_that_was_told_and_has_done_it_is_ready() -> None:
 @pytest.mark.parametrize("state", [None, "pending", "rebooting", "failed"])
 def test_a_node_that_has_not_done_it_is_not_ready_and_says_why(state: str | None) -> None:
     config = compiled(profiles(("1g.10gb", 7)), on=facts(*EIGHT[:2]))
-    seen = observed(facts(*EIGHT[:2], on=node(config.assignment, state)), with_entries(config))
+    seen = observed(facts(*EIGHT[:2], on=node(config.assignment, state)), config_map_of(config))
     assert (seen.ready, seen.acknowledged, seen.running) == (False, False, "")
     assert (state or "not answered") in seen.complaint
     assert bool(seen.failed) is (state == "failed")
@@ -465,7 +464,7 @@ def test_a_node_that_lost_its_label_does_not_run_what_it_publishes() -> None:
 def test_a_failure_of_a_pod_that_is_older_than_the_entry_may_be_of_an_old_copy(older: timedelta, stale: bool) -> None:
     config = compiled(profiles(("1g.10gb", 7)), on=facts(*EIGHT[:2]))
     pods = [PLUGIN, pod("gpu-operator", "nvidia-mig-manager", created=T0 - older)]
-    seen = observed(facts(*EIGHT[:2], on=node(config.assignment, "failed"), pods=pods), with_entries(config))
+    seen = observed(facts(*EIGHT[:2], on=node(config.assignment, "failed"), pods=pods), config_map_of(config))
     assert seen.stale is stale
 
 
@@ -510,7 +509,7 @@ def test_back_is_by_the_same_label_where_it_means_what_is_there() -> None:
 
 def test_back_to_a_layout_of_ours_is_by_its_entry_which_must_be_there() -> None:
     config = compiled(profiles(("1g.10gb", 7)), on=facts(*EIGHT[:2]))
-    back = way_back(facts(*SEVENTHS, on=node(config.assignment)), with_entries(config))
+    back = way_back(facts(*SEVENTHS, on=node(config.assignment)), config_map_of(config))
     assert back == config
 
 
@@ -526,7 +525,7 @@ def test_back_from_a_label_that_means_nothing_or_something_else_is_by_an_entry_f
 def test_back_of_a_node_that_lost_a_gpu_is_by_its_label_which_numbers_no_gpu() -> None:
     config = compiled(profiles(("1g.10gb", 7)), on=facts(*EIGHT[:3]))
     left = facts(SEVENTHS[0], cut(2, H100, *["1g.10gb"] * 7), on=node(config.assignment), known=config.pool)
-    back = way_back(left, with_entries(config))
+    back = way_back(left, config_map_of(config))
     assert (back.assignment, back.objects) == (config.assignment, config.objects)
     assert observed(left).pool.equals(back.pool)
     assert observed(facts(SEVENTHS[0])).pool.equals_but_for_lost_gpus(back.pool)
@@ -574,7 +573,7 @@ def test_a_step_that_is_used_up_writes_nothing() -> None:
 def test_an_entry_that_somebody_changed_is_written_anew_and_young_again() -> None:
     config = compiled(profiles(("1g.10gb", 7)), on=facts(*EIGHT))
     (body,) = config.objects
-    config_map = copy.deepcopy(with_entries(config))
+    config_map = copy.deepcopy(config_map_of(config))
     config_map["data"]["config.yaml"] = config_map["data"]["config.yaml"].replace("1g.10gb: 7", "1g.10gb: 6")
     again = body["document"].with_entry(config_map, body["key"], body["content"], T0 + timedelta(hours=1))
     assert (T0 + timedelta(hours=1)).isoformat() in again["metadata"]["annotations"][ENTRIES]
