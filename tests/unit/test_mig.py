@@ -6,6 +6,7 @@ import copy
 import json
 import re
 import tomllib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gpupartition.backends.installed import with_tables
 from gpupartition.domain import mig
 from gpupartition.domain.backend import Refused
 from gpupartition.domain.mig import GpuModel, Profile
@@ -294,8 +296,14 @@ gpus:
 """)
 
 
+def with_builtin(own: Any) -> Sequence[GpuModel]:
+    models, problems = with_tables(yaml.safe_dump(own), "ConfigMap gpu/mig", tables.parse, tables.builtin())
+    assert problems == ()
+    return models
+
+
 def test_a_gpu_of_ones_own_is_planned_like_any_other() -> None:
-    models = tables.merged(tables.parse(OWN, at="ConfigMap gpu/mig"), tables.builtin())
+    models = with_builtin(OWN)
     model = mig.model_of("NVIDIA-L900-32GB", models, at="GPU 0")
     assert mig.preset(model, "all-balanced", at="spec").counts == {"1g.8gb": 2, "2g.16gb": 1}
     assert place(model, {"2g.16gb": 2}) == (Placement(0, "2g.16gb"), Placement(2, "2g.16gb"))
@@ -305,7 +313,7 @@ def test_a_gpu_of_ones_own_is_planned_like_any_other() -> None:
 def test_an_own_entry_replaces_the_built_in_one_of_its_name_and_takes_its_products() -> None:
     document = copy.deepcopy(OWN)
     document["gpus"][0] |= {"name": "A30-24GB", "products": ["NVIDIA A30", "NVIDIA H100 PCIe"]}
-    models = tables.merged(tables.parse(document, at="ConfigMap gpu/mig"), tables.builtin())
+    models = with_builtin(document)
     assert len(models) == len(tables.builtin())
     for product in ("NVIDIA A30", "NVIDIA-H100-PCIe"):
         assert mig.model_of(product, models, at="GPU 0").profiles[0].name == "1g.8gb"

@@ -29,7 +29,7 @@ from gpupartition.backends.amd_gpus import (
 from gpupartition.backends.amd_limits import cuts_for, installation_problems, no_inventory, node_problems, product_of
 from gpupartition.backends.by_label import PREFIX, ByLabel, Software, fingerprint_of
 from gpupartition.backends.dcm import document, key_of, meaning, modes_of, profile, text
-from gpupartition.backends.installed import no_table, read_tables, tables_in
+from gpupartition.backends.installed import no_table, tables_in, with_tables
 from gpupartition.backends.node_label import label_of, step_of
 from gpupartition.backends.plugin_pods import plugin_pod, why_not_ready
 from gpupartition.domain.amd_modes import WHOLE, AmdModel
@@ -194,8 +194,7 @@ def known_products(driver: DriverSpec, cluster: Cluster) -> tuple[Sequence[AmdMo
 
 @lru_cache(maxsize=16)
 def _with_own(text: str, where: str) -> tuple[Sequence[AmdModel], Sequence[Problem]]:
-    own, problems = read_tables(text, where, amd.read)
-    return amd.merged(own, amd.builtin()), problems
+    return with_tables(text, where, amd.parse, amd.builtin())
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from gpupartition.domain.backend import Cluster, Problem, Refused
 from gpupartition.domain.entries import MAX_SIZE, Document, Unreadable
 from gpupartition.domain.objects import Object
 from gpupartition.domain.written import Illegible, documents
 
-M = TypeVar("M")
+
+class Model(Protocol):
+    """What a table knows of some GPUs."""
+
+    @property
+    def name(self) -> str:
+        """What it calls them."""
+
+
+M = TypeVar("M", bound=Model)
 
 
 def config_problems(document: Document, cluster: Cluster) -> Iterator[Problem]:
@@ -61,18 +70,24 @@ def tables_in(config_map: Object) -> str:
     return "\n---\n".join(text for _, text in sorted(config_map.get("data", {}).items()))
 
 
-def read_tables(text: str, at: str, read: Callable[[Any, str], Sequence[M]]) -> tuple[Sequence[M], tuple[Problem, ...]]:
-    """What these tables say, or what is wrong with them."""
-    found: list[M] = []
+def with_tables(
+    text: str, at: str, parse: Callable[[Any, str], Sequence[M]], known: tuple[M, ...]
+) -> tuple[tuple[M, ...], tuple[Problem, ...]]:
+    """The known models with those of these tables, or with what is wrong with them.
+
+    One of a table replaces the known one of its name, and comes first, so that its products are its own.
+    """
+    own: list[M] = []
     try:
         for _, document in documents(text):
-            found += read(document, at)
+            own += parse(document, at)
     except Illegible as illegible:
         why = f"it is neither YAML nor JSON: {illegible}"
-        return (), (Problem(reason="TableInvalid", at=at, why=why, fix="correct it"),)
+        return known, (Problem(reason="TableInvalid", at=at, why=why, fix="correct it"),)
     except Refused as refused:
-        return (), tuple(refused.problems)
-    return found, ()
+        return known, tuple(refused.problems)
+    names = {model.name for model in own}
+    return (*own, *(model for model in known if model.name not in names)), ()
 
 
 def no_table(where: str, field: str) -> Problem:

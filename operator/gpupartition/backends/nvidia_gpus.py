@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from gpupartition.backends.installed import no_table, read_tables, tables_in
+from gpupartition.backends.installed import no_table, tables_in, with_tables
 from gpupartition.domain.backend import Cluster, Problem, Refused
 from gpupartition.domain.gpus import MAX_GPUS
 from gpupartition.domain.mig import GpuModel, model_of
@@ -118,8 +118,7 @@ def _no_table(where: str) -> Table:
 
 @lru_cache(maxsize=16)
 def _table(text: str, at: str) -> Table:
-    own, problems = read_tables(text, at, mig.parse)
-    return Table(mig.merged(own, mig.builtin()), problems)
+    return Table(*with_tables(text, at, mig.parse, mig.builtin()))
 
 
 # ------------------------------------------------------------------------------------------------------------- what is published

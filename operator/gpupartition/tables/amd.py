@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Annotated, Any, Final, Self
@@ -92,26 +92,15 @@ class Table(_Row):
 def builtin() -> tuple[AmdModel, ...]:
     """The GPUs that this release knows."""
     text = files(__package__).joinpath("amd.json").read_text(encoding="utf-8")
-    return parse(text)
+    return parse(json.loads(text), at="amd.json")
 
 
-def parse(text: str) -> tuple[AmdModel, ...]:
-    """The GPUs of a table, which is given as JSON. Raises pydantic's ValidationError, a ValueError, with all that is wrong."""
-    return tuple(row.model() for row in Table.model_validate(json.loads(text)).gpus)
-
-
-def read(document: Any, at: str) -> tuple[AmdModel, ...]:
-    """The same of a document as read from JSON or YAML. `at` says where it stands. Raises Refused with all that is wrong."""
+def parse(document: Any, at: str) -> tuple[AmdModel, ...]:
+    """The GPUs of a table, which is given as read from JSON or YAML. `at` says where it stands. Raises Refused with all that is wrong."""
     try:
         return tuple(row.model() for row in Table.model_validate(document).gpus)
     except ValidationError as error:
         raise Refused(*(_misread(e, at) for e in error.errors())) from error
-
-
-def merged(own: Sequence[AmdModel], known: Sequence[AmdModel]) -> tuple[AmdModel, ...]:
-    """Both; an own entry replaces one of its name."""
-    names = {model.name for model in own}
-    return (*own, *(model for model in known if model.name not in names))
 
 
 def _misread(error: Mapping[str, Any], at: str) -> Problem:

@@ -131,12 +131,6 @@ def parse(document: Any, at: str) -> tuple[GpuModel, ...]:
     return tuple(row.model() for row in table.gpus)
 
 
-def merged(own: Sequence[GpuModel], known: Sequence[GpuModel]) -> tuple[GpuModel, ...]:
-    """Both; an own entry replaces one of its name, and comes first, so that its products are its own."""
-    names = {model.name for model in own}
-    return (*own, *(model for model in known if model.name not in names))
-
-
 # ---------------------------------------------------------------------------------------------------------------- what is refused
 
 Found = tuple[str, str, str]  # field, what is wrong, what to do
