@@ -113,13 +113,8 @@ class AmdDcm(ByLabel):
         if value is not None and modes is not None:
             kept = tuple(cut if mode is not None else None for cut, mode in zip(cuts, modes, strict=True))
             if [cut.mode if cut is not None else None for cut in kept] == list(modes):
-                objects = (_software(driver).file.entry(value, content),) if value.startswith(PREFIX) else ()
-                return Config(
-                    fingerprint=_fingerprint(value, content, gpus),
-                    assignment=value,
-                    pool=as_it_is(gpus, kept, seen),
-                    objects=objects,
-                )
+                found = _fingerprint(value, content, gpus)
+                return _software(driver).config(found, value, content, as_it_is(gpus, kept, seen))
         odd = next((cut.mode.told for cut in cuts if cut is not None and not cut.mode.settable), "")
         if odd:
             raise Refused(_no_way_back(facts.name, f"Device Config Manager does not know {odd}, in which some GPU is"))
@@ -221,13 +216,8 @@ def _done(facts: NodeFacts) -> str | None:
 
 def _config(driver: DriverSpec, gpus: Gpus, cuts: Cuts, there: Gpus) -> Config:
     content = profile(tuple(cut for gpu, cut in zip(gpus, cuts, strict=True) if gpu in there))
-    key = key_of(content)
-    return Config(
-        fingerprint=key.removeprefix(PREFIX),
-        assignment=key,
-        pool=expected(gpus, cuts, there),
-        objects=(_software(driver).file.entry(key, content),),
-    )
+    found = text(content)
+    return _software(driver).config(found, PREFIX + found, content, expected(gpus, cuts, there))
 
 
 def _fingerprint(value: str, content: Any, gpus: Gpus) -> str:

@@ -14,9 +14,10 @@ from gpupartition.api.v1alpha1 import Assigned, DriverSpec, ObjectRef
 from gpupartition.backends import node_label
 from gpupartition.backends.installed import config_problems, mounts
 from gpupartition.backends.node_label import OnNode
-from gpupartition.domain.backend import Cluster, NodeFacts, Problem
+from gpupartition.domain.backend import Cluster, Config, NodeFacts, Problem
 from gpupartition.domain.effects import Effect
 from gpupartition.domain.entries import Document
+from gpupartition.domain.pool import Pool
 
 PREFIX: Final = "gpp-"  # entries of the operator's own are called so, and by their fingerprint
 
@@ -37,6 +38,11 @@ class Software:
     plugin: ObjectRef
     file: Document
     tables: str = ""
+
+    def config(self, fingerprint: str, key: str, content: Any, pool: Pool) -> Config:
+        """The layout whose entry has this key and content. One of the operator's own is written again when it is lost."""
+        objects = (self.file.entry(key, content),) if key.startswith(PREFIX) else ()
+        return Config(fingerprint=fingerprint, assignment=key, pool=pool, objects=objects)
 
     def problems(self, cluster: Cluster, *, agent: Problem, plugin: Problem, wire: str) -> Iterator[Problem]:
         """What is missing, as these refusals say it, or not wired to what is written (`wire` says how to), or cannot be read."""

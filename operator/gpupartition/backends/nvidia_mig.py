@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from gpupartition.api.v1alpha1 import DriverSpec, NvidiaMigSpec, PolicySpec, Reboot
 from gpupartition.backends.by_label import PREFIX, ByLabel, Software, fingerprint_of
-from gpupartition.backends.mig_parted import cuts_of, document, entry, key_of, meaning, text
+from gpupartition.backends.mig_parted import cuts_of, document, entry, meaning, text
 from gpupartition.backends.node_label import label_of, step_of
 from gpupartition.backends.nvidia_gpus import (
     Cuts,
@@ -114,13 +114,8 @@ class NvidiaMig(ByLabel):
             # A GPU of which nothing is published, such as one that died, is no reason to number the others anew.
             there = tuple(cut if gpu.name in seen.gpus else None for gpu, cut in zip(gpus, cuts or (), strict=False))
             if cuts is not None and expected(table, gpus, there).equals(seen):
-                objects = (_software(driver).file.entry(value, content),) if value.startswith(PREFIX) else ()
-                return Config(
-                    fingerprint=_fingerprint(value, content, gpus, table),
-                    assignment=value,
-                    pool=expected(table, gpus, there),
-                    objects=objects,
-                )
+                found = _fingerprint(value, content, gpus, table)
+                return _software(driver).config(found, value, content, expected(table, gpus, there))
         return _config(driver, table, gpus, cuts_now(gpus, seen))
 
     def observe(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Observation:
@@ -199,13 +194,8 @@ def _gpus(facts: NodeFacts) -> Gpus:
 
 def _config(driver: DriverSpec, table: Table, gpus: Gpus, cuts: Cuts) -> Config:
     content = entry(gpus, cuts)
-    key = key_of(content)
-    return Config(
-        fingerprint=key.removeprefix(PREFIX),
-        assignment=key,
-        pool=expected(table, gpus, cuts),
-        objects=(_software(driver).file.entry(key, content),),
-    )
+    found = text(content)
+    return _software(driver).config(found, PREFIX + found, content, expected(table, gpus, cuts))
 
 
 def _fingerprint(value: str, content: Any, gpus: Gpus, table: Table) -> str:
