@@ -20,9 +20,9 @@ from gpupartition.api.v1alpha1 import (
     Restart,
 )
 from gpupartition.backends.example import ExampleDriver
-from gpupartition.domain.ahead import ahead
 from gpupartition.domain.backend import Config, NodeFacts, Observation
 from gpupartition.domain.destination import IN_VAIN, STRANDED, expected_pool, in_vain
+from gpupartition.domain.disturbance import disturbance
 from gpupartition.domain.effects import (
     ActivateTaintRule,
     CreateTaintRule,
@@ -189,7 +189,7 @@ def held(view: View, state: NodeStateStatus, observed: Observation, wanted: Conf
     """As the controller reads holders: those that the change which is going on, or would begin, disturbs."""
     if view.claim is None or not view.there:
         return ()
-    change = ahead(state, observed, wanted, BACKEND.disturbs, live=False)
+    change = disturbance(state, observed, wanted, BACKEND.disturbs, live=False)
     found = holders([_claim(view)], node="n", driver="d", pool="n")
     if view.bug == "a claim that nobody has reserved is no holder":
         found = tuple(h for h in found if h.pods)

@@ -19,9 +19,9 @@ from tests.unit.worlds import LONG, NEVER, T0, granted, record, world
 
 from gpupartition.api.v1alpha1 import Assigned, NodeStateStatus, Phase
 from gpupartition.domain import changes, writes
-from gpupartition.domain.ahead import ahead
 from gpupartition.domain.backend import Cluster, Observation
 from gpupartition.domain.destination import is_expected
+from gpupartition.domain.disturbance import disturbance
 from gpupartition.domain.effects import CreateSlice, DeleteSlice, PutSlice
 from gpupartition.domain.holders import Holder
 from gpupartition.domain.lifecycle import advance
@@ -102,7 +102,7 @@ def _decide(seen: Seen, *, overdue: bool) -> Late | None:
     observed = BACKEND.observe(ONE_GPU, there, Cluster())
     wanted = WHOLE if seen.returns else HALVES
     at_rest = state.phase in AT_REST
-    change = ahead(state, observed, wanted, BACKEND.disturbs, live=True)
+    change = disturbance(state, observed, wanted, BACKEND.disturbs, live=True)
     assert change is not None, "something is always wanted"
     held = change.blocked_by(
         Holder(node="n1", driver="d", pool="n1", device=d, claim=f"team/{d}") for d in sorted(set(seen.given))

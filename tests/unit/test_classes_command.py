@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit import amd, nvidia
 from tests.unit import published as ours
+from tests.unit.expected_slices import devices, expected
 from tests.unit.expressions import Published
 from tests.unit.fleet import DRIVER, Fleet, equal, policy, whole
-from tests.unit.foreseen import devices, foreseen
 
 from gpupartition.__main__ import main, parser_of
 from gpupartition.api.v1alpha1 import DriverType
@@ -145,7 +145,7 @@ def _each_means_its_own(kind: DriverType, pool: Pool, bodies: Sequence[Body], to
 
 def test_what_the_operator_publishes_is_told_apart_by_profile() -> None:
     pool = ours.config(ours.equal(4)).pool
-    bodies = devices(foreseen(DriverType.PUBLISH, pool))
+    bodies = devices(expected(DriverType.PUBLISH, pool))
     _each_means_its_own(
         DriverType.PUBLISH, pool, bodies, [("quarter", "gpu-0-1of4"), ("whole", "gpu-0-full", "gpu-1-full")]
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
-from gpupartition.backends.foreseen import slices_after
+from gpupartition.backends.expected_slices import expected_slices
 from gpupartition.cli.foresight import Foresight
 from gpupartition.controller.intent import Driver
 from gpupartition.domain.allocator.allocate import Allocator
@@ -70,7 +70,7 @@ class _Changing:
         if then is self.plan.now or then.equals(self.plan.now):
             return self.present
         kind, node = self.driver.spec.type, self.plan.node
-        return slices_after(kind, *self.place, node, now=self.plan.now, then=then, present=self.present)
+        return expected_slices(kind, *self.place, node, now=self.plan.now, then=then, present=self.present)
 
 
 class Board:

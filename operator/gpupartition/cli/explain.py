@@ -62,8 +62,8 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ahead:
-    """What plans foresee for one node: its row in the one that takes it, if any; `unforeseen`: why there is none."""
+class _Planned:
+    """What plans say of one node: its row in the one that takes it, if any; `unforeseen`: why there is none."""
 
     plan: Plan | None = None
     row: NodePlan | None = None
@@ -104,8 +104,8 @@ async def explain(client: Client, settings: Settings, name: str) -> Explanation:
     report = read_node(record) if record else None
     if report and record and (known := Record.read(record)).unreadable:
         report = replace(report, reason=known.state.reason, message=known.state.message)
-    ahead = await _ahead(client, settings, name, report)
-    plan, row = ahead.plan, ahead.row
+    planned = await _planned(client, settings, name, report)
+    plan, row = planned.plan, planned.row
     policy = report.policy if report else plan.policy if plan else ""
     driver = report.driver if report else plan.driver if plan else ""
     drivers = (await client.list(DRIVERS)).items
@@ -117,9 +117,9 @@ async def explain(client: Client, settings: Settings, name: str) -> Explanation:
         grant=_grant(drivers, name),
         foreseen=row,
         opens=plan.opens if plan else "",
-        unforeseen=ahead.unforeseen,
+        unforeseen=planned.unforeseen,
         blockers=_blockers(report, row),
-        group=ahead.group,
+        group=planned.group,
     )
     about = {"node": name, "policy": policy, "driver": driver}
     if row is not None and row.fate in {Fate.STARTS, Fate.BLOCKED, Fate.WAITS}:
@@ -129,7 +129,7 @@ async def explain(client: Client, settings: Settings, name: str) -> Explanation:
     return replace(found, next=advice(report, row.fate if row else None, about))
 
 
-async def _ahead(client: Client, settings: Settings, name: str, report: NodeReport | None) -> _Ahead:
+async def _planned(client: Client, settings: Settings, name: str, report: NodeReport | None) -> _Planned:
     from gpupartition.cli.foresight import look_ahead
     from gpupartition.kube.pauses import unhurried
 
@@ -137,15 +137,15 @@ async def _ahead(client: Client, settings: Settings, name: str, report: NodeRepo
         with unhurried():
             seen = await look_ahead(client, settings, (), [report.policy] if report else [])
     except Unusable as unusable:
-        return _Ahead(unforeseen="; ".join(unusable.mistakes))
+        return _Planned(unforeseen="; ".join(unusable.mistakes))
     group = _group(seen, name)
     planned = [(plan, row) for plan in seen.plans for row in plan.nodes if row.node == name]
     for plan, row in sorted(planned, key=lambda each: each[1].fate == "Contested"):
-        return _Ahead(plan=plan, row=row, group=group)
+        return _Planned(plan=plan, row=row, group=group)
     if report is not None:
-        return _Ahead(unforeseen=f"{report.policy} no longer selects it, or it is as it should be", group=group)
+        return _Planned(unforeseen=f"{report.policy} no longer selects it, or it is as it should be", group=group)
     refused = "; ".join(plan.refused for plan in seen.plans if plan.refused and not plan.nodes)
-    return _Ahead(unforeseen=refused or "no policy selects it", group=group)
+    return _Planned(unforeseen=refused or "no policy selects it", group=group)
 
 
 def _grant(drivers: Sequence[Object], node: str) -> Mapping[str, Any] | None:

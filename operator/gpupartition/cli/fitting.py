@@ -13,7 +13,7 @@ from gpupartition.cli.options import Unusable
 from gpupartition.controller.packed import pack_slice
 from gpupartition.controller.trimmed import trim, trim_node
 from gpupartition.domain.asks import Ask, Desk, Key, alone, is_waiting, key_of, waiting
-from gpupartition.domain.prospect import Prospect, emptied, expected
+from gpupartition.domain.prospect import Prospect, compared, emptied
 from gpupartition.kube import (
     DEVICE_CLASSES,
     NODES,
@@ -69,7 +69,7 @@ def _asking(body: Object) -> Object:
     return {"metadata": trim(body)["metadata"], "spec": spec, "status": body.get("status") or {}}
 
 
-async def foreseen_to_fit(client: Client, seen: Foresight, *, needed: bool) -> Prospect:
+async def prospect_in_time(client: Client, seen: Foresight, *, needed: bool) -> Prospect:
     """What will fit, or why that was not looked at. Raises ApiError, and Unusable where it is `needed` and cannot be said."""
     try:
         found = await prospect(client, seen, until(PATIENCE))
@@ -98,7 +98,7 @@ async def prospect(client: Client, seen: Foresight, late: Callable[[], bool]) ->
     if not asks and not again:
         return Prospect(emptied=left)
     floors = board.now(), board.after(), board.once_free(harmed)
-    pending, restarts = expected(asks, again, *floors, late=late)
+    pending, restarts = compared(asks, again, *floors, late=late)
     return Prospect(pending=pending, restarts=restarts, emptied=left)
 
 

@@ -59,7 +59,7 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
     """Plan, print, and return the exit code."""
     from gpupartition.cli.cluster import answer
     from gpupartition.cli.documents import read
-    from gpupartition.cli.fitting import foreseen_to_fit
+    from gpupartition.cli.fitting import prospect_in_time
     from gpupartition.cli.foresight import look_ahead
     from gpupartition.cli.show import FORMS, Shown
     from gpupartition.domain.outlook import findings
@@ -70,7 +70,7 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
     async def ask(client: Client) -> Answer:
         with unhurried():
             seen = await look_ahead(client, settings, documents, options.name)
-            will_fit = await foreseen_to_fit(client, seen, needed=UNSCHEDULABLE in options.fail_on)
+            will_fit = await prospect_in_time(client, seen, needed=UNSCHEDULABLE in options.fail_on)
         found = {name for plan in seen.plans for name in findings(plan)}
         found |= {UNSCHEDULABLE} if will_fit.unschedulable else set()
         shown = Shown(plans=seen.plans, prospect=will_fit)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from gpupartition.cli.paint import Cell, Line, Span, grid, line
 from gpupartition.domain.fit import Fits, Outcome
-from gpupartition.domain.prospect import Expected, Prospect
+from gpupartition.domain.prospect import Compared, Prospect
 
 MOST: Final = 20  # rows of a table: more are in -o json
 _STYLES: Final = {Fits.YES: "green", Fits.NO: "red", Fits.UNKNOWN: "yellow", Fits.UNSEEN: "yellow"}
@@ -38,15 +38,15 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Iterator[Line
         yield line(Span(f"and {len(rows) - MOST} more, which -o json names", "dim"))
 
 
-def _waiting(each: Expected) -> tuple[Cell, ...]:
+def _waiting(each: Compared) -> tuple[Cell, ...]:
     return _who(each), outcome(each.now), outcome(each.after), each.after.why
 
 
-def _restart(each: Expected) -> tuple[Cell, ...]:
+def _restart(each: Compared) -> tuple[Cell, ...]:
     return _who(each), outcome(each.after), each.after.why
 
 
-def _who(each: Expected) -> str:
+def _who(each: Compared) -> str:
     return f"{each.ask.kind} {each.ask}"
 
 
@@ -75,7 +75,7 @@ def as_data(found: Prospect) -> dict[str, Any]:
     }
 
 
-def _data(each: Expected) -> dict[str, Any]:
+def _data(each: Compared) -> dict[str, Any]:
     ask = each.ask
     told = {"kind": ask.kind, "namespace": ask.namespace, "name": ask.name, "worse": each.worse}
     now = {"now": outcome_data(each.now)} if each.now is not None else {}

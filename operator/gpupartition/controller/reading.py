@@ -27,9 +27,9 @@ from gpupartition.controller.intent import NOTHING, Driver, Intent, Intents, Pol
 from gpupartition.controller.occupants import EVICTING, Occupants, Seen
 from gpupartition.controller.records import Record
 from gpupartition.controller.trimmed import is_ready, since_ready, trim_node
-from gpupartition.domain.ahead import ahead
 from gpupartition.domain.backend import Config, Kept, NodeFacts, Observation
 from gpupartition.domain.destination import in_vain
+from gpupartition.domain.disturbance import disturbance
 from gpupartition.domain.effects import DeleteSlice, SliceWrite
 from gpupartition.domain.entries import identity, is_entry
 from gpupartition.domain.groups import Group
@@ -279,7 +279,7 @@ class Assembly:
         """The holders of what is about to change, and the pods of those that may be evicted now."""
         backend, cluster, state = found.driver.backend, found.driver.cluster, found.record.state
         live = backend.live(found.driver.spec, cluster)
-        change = ahead(state, observed, intent.wanted, backend.disturbs, live=live)
+        change = disturbance(state, observed, intent.wanted, backend.disturbs, live=live)
         if change is None:
             return Seen(holders=())
         held = found.held

@@ -13,7 +13,7 @@ from gpupartition.domain.objects import Object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
+class Compared:
     """An ask, and what comes of it now and afterwards. `now` None: it has its devices, and asks again when it starts anew."""
 
     ask: Ask
@@ -38,8 +38,8 @@ class Prospect:
     `emptied`: classes that have devices now, and will have none (NO), or perhaps none (UNKNOWN). `why_not`: why nothing was looked at.
     """
 
-    pending: Sequence[Expected] = ()
-    restarts: Sequence[Expected] = ()
+    pending: Sequence[Compared] = ()
+    restarts: Sequence[Compared] = ()
     emptied: Mapping[str, Fits] = field(default_factory=dict)
     why_not: str = ""
 
@@ -55,7 +55,7 @@ class Prospect:
         return any(each.worse for each in (*self.pending, *self.restarts))
 
 
-def expected(
+def compared(
     pending: Iterable[Ask],
     restarts: Iterable[Ask],
     now: Floor,
@@ -63,12 +63,12 @@ def expected(
     once_free: Floor,
     *,
     late: Callable[[], bool],
-) -> tuple[list[Expected], list[Expected]]:
+) -> tuple[list[Compared], list[Compared]]:
     """Those whose devices go first, as they are who would be harmed; then those who wait. Each group by itself, in the scheduler's order."""
     again = once_free.place(sorted(restarts, key=_turn), late)
-    harmed = [Expected(ask=ask, now=None, after=outcome) for ask, outcome in again.items()]
+    harmed = [Compared(ask=ask, now=None, after=outcome) for ask, outcome in again.items()]
     waiting = [
-        Expected(ask=ask, now=now.place([ask], late)[ask], after=after.place([ask], late)[ask])
+        Compared(ask=ask, now=now.place([ask], late)[ask], after=after.place([ask], late)[ask])
         for ask in sorted(pending, key=_turn)
     ]
     return waiting, harmed
@@ -129,7 +129,7 @@ _ANYBODY: Final[Sequence[Object]] = [
 
 
 def _devices(slices: Iterable[Object]) -> Iterator[_Device]:
-    """Each once: foreseen slices have theirs in common."""
+    """Each once: slices that are expected have theirs in common."""
     seen: set[int] = set()
     for body in slices:
         for device in body["spec"].get("devices") or ():

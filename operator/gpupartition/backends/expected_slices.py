@@ -25,7 +25,7 @@ Content = dict[str, Any]
 """The part of a slice's spec that has the counters or the devices."""
 
 
-def slices_after(
+def expected_slices(
     kind: DriverType, driver_name: str, pool_name: str, node: str, *, now: Pool, then: Pool, present: Iterable[Object]
 ) -> list[dict[str, Any]]:
     """The slices of a node's pool with this layout. `present` are those that it has `now`."""

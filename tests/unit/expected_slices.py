@@ -1,20 +1,22 @@
-"""The slices that a driver is foreseen to publish."""
+"""The slices that a driver is expected to publish."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from gpupartition.api.v1alpha1 import DriverType
-from gpupartition.backends.foreseen import slices_after
+from gpupartition.backends import expected_slices
 from gpupartition.domain.backend import NodeFacts
 from gpupartition.domain.pool import Pool
 
 Body = dict[str, Any]
 
 
-def foreseen(kind: DriverType, then: Pool, now: Pool | None = None, on: NodeFacts | None = None) -> list[Body]:
+def expected(kind: DriverType, then: Pool, now: Pool | None = None, on: NodeFacts | None = None) -> list[Body]:
     present = on.slices if on is not None else ()
-    return slices_after(kind, "gpu.example.com", "n1", "n1", now=now or Pool(), then=then, present=present)
+    return expected_slices.expected_slices(
+        kind, "gpu.example.com", "n1", "n1", now=now or Pool(), then=then, present=present
+    )
 
 
 def devices(bodies: list[Body]) -> list[Body]:

@@ -1,4 +1,4 @@
-"""What lies ahead of a node: the change that is going on, or the one that would begin, and which holders of its devices are in the way."""
+"""What a change disturbs: the one that is going on, or the one that would begin, and which holders of a node's devices are in its way."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gpupartition.domain.world import AT_REST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ahead:
-    """How deep the change goes, of which devices it is known what they are, and which of them are taken away from whoever has them."""
+class Disturbance:
+    """How deep a change goes, of which devices it is known what they are, and which of them are taken away from whoever has them."""
 
     change: str
     published: frozenset[str]
@@ -35,15 +35,15 @@ class Ahead:
         )
 
 
-def ahead(
+def disturbance(
     state: NodeStateStatus,
     observed: Observation,
     wanted: Config | None,
     disturbs: Callable[[Pool, Pool], frozenset[str]],
     *,
     live: bool,
-) -> Ahead | None:
-    """What is ahead by a record and by what is seen; None of a node at rest of which nothing is wanted.
+) -> Disturbance | None:
+    """What it is by a record and by what is seen; None of a node at rest of which nothing is wanted.
 
     `disturbs` and `live` are what its backend says: which devices a change from one pool to another takes away, and whether it can be live.
     """
@@ -58,7 +58,7 @@ def ahead(
     now = observed.pool
     if state.phase is Phase.APPLYING and state.previous is not None and observed.step == state.step:
         now = Pool.from_json(state.previous.pool)
-    return Ahead(
+    return Disturbance(
         change=change,
         published=known_devices(state, observed) if change == "Live" else now.names,
         disturbed=disturbs(now, then),
