@@ -2,12 +2,72 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
-from tests.unit.fleet import Fleet
+from tests.unit.fleet import Fleet, driver
 
 from gpupartition.controller.caches import Caches
+from gpupartition.controller.intent import Intents
+from gpupartition.controller.probe import Probe
 from gpupartition.domain.pool import NODES, Device, Pool
+from gpupartition.kube import DEVICE_TAINT_RULES, Kind, Listing, NotServed
+from gpupartition.names import taint_rule
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+
+class Downgraded(Fleet):
+    """A cluster that still says that it serves DeviceTaintRules, and has none to list."""
+
+    serves = False
+
+    async def pages(self, kind: Kind, **_: Any) -> AsyncGenerator[Listing]:
+        """All objects of the kind, at once. Raises NotServed."""
+        if kind is DEVICE_TAINT_RULES and not self.serves:
+            raise NotServed(f"list {kind}", 404, "NotFound", "the server could not find the requested resource")
+        yield await self.list(kind)
+
+    async def watch(self, *_: Any, **__: Any) -> AsyncGenerator[tuple[str, Any]]:
+        """Nothing ever happens."""
+        await asyncio.Event().wait()
+        yield "", None
+
+
+@asynccontextmanager
+async def kept(fleet: Fleet) -> AsyncIterator[Caches]:
+    """The copies of a cluster, as an operator keeps them."""
+    caches, ready = Caches(fleet.client, namespace="", on_node=lambda _: None, on_all=lambda: None), asyncio.Event()
+    keeping = asyncio.create_task(caches.run(ready))
+    async with asyncio.timeout(30):
+        await ready.wait()
+        yield caches
+    keeping.cancel()
+    await asyncio.wait([keeping])
+
+
+async def test_taint_rules_that_went_since_they_were_asked_for_are_not_waited_for() -> None:
+    fleet = Downgraded(1)
+    async with kept(fleet) as caches:
+        found = await Intents(caches, Probe(fleet.client)).driver(driver())
+    assert (found.taint_rules, found.quiesce, found.problems) == (None, "Cordon", ())
+
+
+async def test_taint_rules_are_kept_only_while_they_are_served() -> None:
+    fleet = Downgraded(1)
+    name = taint_rule("node-1", "uid")
+    fleet.objects[DEVICE_TAINT_RULES] = [{"metadata": {"name": name, "uid": "rule", "resourceVersion": "1"}}]
+    async with kept(fleet) as caches:
+        assert not await caches.read_rules(DEVICE_TAINT_RULES)
+        fleet.serves = True
+        assert await caches.read_rules(DEVICE_TAINT_RULES)
+        assert caches.rule(name) is not None
+        before = caches.changes
+        assert not await caches.read_rules(None)
+        assert caches.rule(name) is None
+        assert caches.changes > before, "whoever remembers what was made of it has to look again"
 
 
 def node(**labels: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from tests.unit.scripted import Answer, Scripted, line, refusal, scripted
 
-from gpupartition.kube import NODES, Client
+from gpupartition.kube import NODES, Client, NotServed
 from gpupartition.kube.pauses import AT_ONCE
 from gpupartition.kube.reflector import Reflector
 
@@ -152,6 +152,18 @@ async def test_others_have_their_turn_while_much_is_read(server: Scripted, scrip
         following.cancel()
         await asyncio.wait([following])
     assert len(set(turns)) == len(MANY), "they had none between one object and the next"
+
+
+async def test_a_kind_that_no_server_behind_the_address_has_is_not_waited_for(server: Scripted) -> None:
+    unknown = refusal(404, "NotFound", "the server could not find the requested resource")
+    async with following(server, *[unknown] * 4) as reflector:
+        assert not reflector._answered.is_set(), "another of them may be upgraded already"
+    async with following(server, *[unknown] * 5) as reflector:
+        with pytest.raises(NotServed):
+            await asyncio.wait_for(reflector.complete(), 20)
+    async with following(server, *[unknown] * 4, listed(node("a", 3), version=5)) as reflector:
+        await asyncio.wait_for(reflector.complete(), 20)
+        assert dict(reflector.items()) == {"a": "3"}
 
 
 async def test_it_says_what_is_wrong_until_it_is_right_again(server: Scripted) -> None:

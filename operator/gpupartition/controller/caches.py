@@ -51,6 +51,7 @@ from gpupartition.kube import (
     Client,
     Forbidden,
     Kind,
+    NotServed,
     Object,
 )
 from gpupartition.kube.reflector import Reflector
@@ -123,6 +124,8 @@ class Caches:
             field_selector=f"metadata.name={names.FREEZE_CONFIG_MAP}",
         )
         self._rules: Reflector[Object] | None = None  # none where there are no DeviceTaintRules
+        self._keeps_rules: asyncio.Task[None] | None = None
+        self._given_up = 0  # changes of copies that are kept no more
         self._namespaces: dict[str, tuple[Reflector[Object], Reflector[Object], Reflector[Object]]] = {}
         self._config_maps: dict[tuple[str, str], Reflector[Object]] = {}
 
@@ -163,18 +166,40 @@ class Caches:
         """How often anything in any of them has changed."""
         rules = [self._rules] if self._rules is not None else []
         of_namespaces = [each for three in self._namespaces.values() for each in three]
-        return sum(each.changes for each in (*self._fixed, *rules, *of_namespaces, *self._config_maps.values()))
+        kept = (*self._fixed, *rules, *of_namespaces, *self._config_maps.values())
+        return self._given_up + sum(each.changes for each in kept)
 
     @property
     def _fixed(self) -> list[Reflector[Any]]:
         return [self.nodes, self.slices, self.claims, self.records, self.freeze]
 
-    async def read_rules(self, kind: Kind) -> None:
-        """Keep DeviceTaintRules of our names too, in the version that the server has; returns when they are read completely."""
-        if self._rules is None:
-            self._rules = Reflector(self._client, kind, trim_rule, self._rule_changed, indexes={"node": rule_node})
-            await self._begin(self._rules)
-        await self._rules.synced.wait()
+    async def read_rules(self, kind: Kind | None) -> bool:
+        """Keep DeviceTaintRules of our names too, in the version that the server has; returns when they are read completely.
+
+        False where it has none (`kind` None), or none any more: then nothing is kept of them.
+        """
+        if self._rules is not None and self._rules.kind != kind:
+            self._give_up_rules()
+        if kind is None:
+            return False
+        rules = self._rules or Reflector(self._client, kind, trim_rule, self._rule_changed, indexes={"node": rule_node})
+        try:
+            if self._rules is None:
+                self._keeps_rules = await self._begin(rules)
+                self._rules = rules
+            await rules.complete()
+        except NotServed:  # since somebody said that they are
+            if self._rules is rules:
+                self._give_up_rules()
+            return False
+        return True
+
+    def _give_up_rules(self) -> None:
+        if self._rules is not None:
+            self._given_up += self._rules.changes + 1
+        if self._keeps_rules is not None:
+            self._keeps_rules.cancel()
+        self._rules = self._keeps_rules = None
 
     def rule(self, name: str) -> Object | None:
         """The DeviceTaintRule of this name, which may be somebody else's."""
@@ -184,12 +209,13 @@ class Caches:
         """Our DeviceTaintRules about a node of this name."""
         return list(self._rules.by("node", node)) if self._rules is not None else []
 
-    async def _begin(self, reflector: Reflector[Any]) -> None:
+    async def _begin(self, reflector: Reflector[Any]) -> asyncio.Task[None] | None:
+        """Keep it from now on, in the task that is returned; or read it once. Raises ApiError for the latter."""
         if self._once:
             await reflector.read()
-            return
+            return None
         assert self._tasks is not None, "the caches do not run yet"
-        self._tasks.create_task(reflector.run(), name=f"reflector of {reflector.kind}")
+        return self._tasks.create_task(reflector.run(), name=f"reflector of {reflector.kind}")
 
     async def namespace(self, name: str) -> tuple[Reflector[Object], Reflector[Object], Reflector[Object]]:
         """DaemonSets, ControllerRevisions and pods of a driver's namespace, read completely. Raises MayNotRead."""

@@ -222,10 +222,8 @@ class Intents:
             controller_revisions=[r for _, revisions, _ in installed for r in sorted_bodies(revisions)],
             config_maps=[c for c in found if c is not None],
         )
-        rules = await self._probe.taint_rules()
-        if rules is not None:
-            await self._caches.read_rules(rules)
-        problems = list(await self._probe.quiesce(spec.quiesce))
+        rules = await self._taint_rules()
+        problems = list(self._probe.quiesce(spec.quiesce, served=rules is not None))
         cluster = replace(cluster, dropped=await self._probe.dropped(spec))
         problems += backend.preflight(spec, cluster)
         problems += self._taken(spec)
@@ -246,6 +244,14 @@ class Intents:
             quiesce=chosen(spec.quiesce, served=rules is not None),
             problems=tuple(replace(p, turn=Turn.CLUSTER) for p in problems),
         )
+
+    async def _taint_rules(self) -> Kind | None:
+        """The DeviceTaintRules that the server has, read completely; none where they went since it was asked, until it is asked again."""
+        rules = await self._probe.taint_rules()
+        if await self._caches.read_rules(rules):
+            return rules
+        self._probe.rules_are_gone()
+        return None
 
     def _taken(self, spec: DriverSpec) -> list[Problem]:
         """A name under which somebody else publishes would put the same hardware into two pools, and the scheduler would give out both."""

@@ -229,9 +229,8 @@ class Operator:
                 await there.read()
                 bodies.update({b["metadata"]["name"]: b for b in (await self._client.list(kind)).items})
                 tasks.create_task(there.run(), name=f"reflector of {kind}")
-            rules = await self._probe.taint_rules()
-            if rules is not None:  # some may be left over, whether or not there is a driver
-                await self._caches.read_rules(rules)
+            # Some may be left over, whether or not there is a driver.
+            await self._caches.read_rules(await self._probe.taint_rules())
             self._everything_at_once()
             for _ in range(self._settings.workers):
                 tasks.create_task(self._work("node", self._nodes, self._node_loop.reconcile))

@@ -53,10 +53,9 @@ class Probe:
         """They are served no more, as after a downgrade, or not by every server: ask again."""
         self._taint_rules = None
 
-    async def quiesce(self, asked: str) -> Sequence[Problem]:
-        """Whether new claims can be kept off a node in the way that a driver asks for."""
-        rules = await self.taint_rules()
-        if rules is not None or chosen(asked, served=False) not in TAINTS:
+    def quiesce(self, asked: str, *, served: bool) -> Sequence[Problem]:
+        """Whether new claims can be kept off a node in the way that a driver asks for, where DeviceTaintRules are served, or are not."""
+        if served or chosen(asked, served=False) not in TAINTS:
             return ()
         problem = Problem(
             reason="QuiesceUnavailable",

@@ -29,6 +29,7 @@ _NOT_SERVED: Final = "this API server does not serve the kind: install its CRD"
 _FIRST_PAUSE: Final = 0.1  # seconds, doubled with each failure in a row
 _LONGEST_PAUSE: Final = 30.0  # seconds: so much older than need be is the copy of an operator that was cut off, at most
 _FEW: Final = 20  # objects that are asked for one by one, or one in twenty of all: for more a list is cheaper
+_NOT_HERE: Final = 5  # failures in a row: while a control plane is upgraded, another of its servers may serve the kind
 _LIST_AFTER: Final = 5  # failures in a row: perhaps the version we ask for never comes, as after a restore of etcd
 
 
@@ -72,7 +73,7 @@ class Reflector(Generic[T]):
         self.synced = asyncio.Event()
         self.resource_version = ""  # last seen; empty: list before anything else
         self.trouble: ApiError | None = None  # why the copy may be old; None while all is well
-        self._answered = asyncio.Event()  # all was read once, or may not be read
+        self._answered = asyncio.Event()  # all was read once, or may not be read, or is not there to be read
         self.lists = 0  # complete ones
         self.changes = 0  # how often anything in the copy has changed
         self.unreadable: dict[str, str] = {}  # objects of which nothing is kept because looking at them failed, and how
@@ -89,7 +90,7 @@ class Reflector(Generic[T]):
         self._indexed: dict[str, dict[str, dict[str, T]]] = {name: {} for name in self._indexes}
 
     async def complete(self) -> None:
-        """Wait until all was read once. Raises Forbidden when it may not be read: that only somebody else can mend."""
+        """Wait until all was read once. Raises Forbidden when it may not be read, and NotServed: that only somebody else can mend."""
         await self._answered.wait()
         if not self.synced.is_set() and self.trouble is not None:
             raise self.trouble
@@ -159,7 +160,7 @@ class Reflector(Generic[T]):
                     _NOT_SERVED if isinstance(error, NotServed) else "the copy may be old",
                 )
                 self.trouble = error
-                if isinstance(error, Forbidden):
+                if isinstance(error, Forbidden) or (isinstance(error, NotServed) and failures + 1 >= _NOT_HERE):
                     self._answered.set()
             # A watch that its server ended is paused for too: a server that ends all watches at once is restarting.
             await asyncio.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**failures) * random.uniform(0.5, 1))  # noqa: S311
