@@ -21,7 +21,7 @@ import yaml
 
 from gpupartition.kube import NAMESPACES
 from testbed.build import ARGOCD, REDIS, Builder, cache_folder
-from testbed.controlplane import START_SECONDS, ControlPlane
+from testbed.controlplane import START_SECONDS, ControlPlane, answers
 from testbed.ports import Ports
 from testbed.programs import Program, TestbedError, leashed
 from testbed.progress import Progress
@@ -149,7 +149,7 @@ class ArgoCD:
             "PATH": f"{self._folder / 'bin'}:{os.environ['PATH']}",
             "TMPDIR": str(self._folder),
         }
-        ready = partial(_healthy, f"http://127.0.0.1:{metrics}/metrics")
+        ready = partial(answers, f"http://127.0.0.1:{metrics}/metrics")
         await self._run(name, [self._binary, *flags, *where], ready, env)
 
     async def _run(
@@ -196,11 +196,3 @@ async def _listens(address: str) -> bool:
         return False
     writer.close()
     return True
-
-
-async def _healthy(url: str) -> bool:
-    try:
-        async with aiohttp.ClientSession() as session, session.get(url) as response:
-            return response.status == 200
-    except aiohttp.ClientError:
-        return False

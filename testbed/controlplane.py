@@ -144,7 +144,7 @@ class ControlPlane:
         command = self.parts.apiserver(port=port, feature_gates=feature_gates, runtime_config=runtime_config)
         if of:
             (command[0],) = (await self._builder().tools([control_plane(of)["kube-apiserver"]])).values()
-        await self._run(f"kube-apiserver-{port}", command, partial(self._answers, f"https://127.0.0.1:{port}/readyz"))
+        await self._run(f"kube-apiserver-{port}", command, partial(answers, f"https://127.0.0.1:{port}/readyz"))
         kubeconfig = yaml.safe_load(self.kubeconfig.read_text())
         kubeconfig["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"
         path = self.files.root / f"admin-{port}.kubeconfig"
@@ -208,8 +208,8 @@ class ControlPlane:
         self._parts = parts
         parts.write_files()
         async with self._progress.step("etcd and API server"):
-            await self._run("etcd", parts.etcd(), partial(self._answers, f"http://127.0.0.1:{chosen.etcd}/health"))
-            await self._run("kube-apiserver", parts.apiserver(), partial(self._answers, f"{self.server}/readyz"))
+            await self._run("etcd", parts.etcd(), partial(answers, f"http://127.0.0.1:{chosen.etcd}/health"))
+            await self._run("kube-apiserver", parts.apiserver(), partial(answers, f"{self.server}/readyz"))
         parts.write_kubeconfigs()
         async with (
             self._progress.step("scheduler, controller manager, kubelets, drivers"),
@@ -220,7 +220,7 @@ class ControlPlane:
                 ("kube-controller-manager", parts.controller_manager(), chosen.controller_manager),
             ):
                 url = f"https://127.0.0.1:{port}/healthz"
-                tasks.create_task(self._run(name, command, partial(self._answers, url)))
+                tasks.create_task(self._run(name, command, partial(answers, url)))
             tasks.create_task(self._run("kwok", parts.kwok(), _at_once))
             if importlib.util.find_spec("testbed.driverhost"):
                 tasks.create_task(self._run("driver-host", self._driver_host(), _at_once, env=python_env()))
@@ -245,13 +245,6 @@ class ControlPlane:
     def _driver_host(self) -> list[str | Path]:
         kubeconfig = self.files.kubeconfig("testbed:driver-host")
         return [sys.executable, "-m", "testbed.driverhost", "--kubeconfig", kubeconfig, "--state", self.files.root]
-
-    async def _answers(self, url: str) -> bool:
-        try:
-            async with aiohttp.ClientSession() as session, session.get(url, ssl=_trust_anyone()) as response:
-                return response.status == 200
-        except aiohttp.ClientError:
-            return False
 
     async def _furnish(self) -> None:
         """Create the example driver and the nodes."""
@@ -310,6 +303,15 @@ def _explained(several: BaseExceptionGroup[BaseException]) -> BaseException:
 
 async def _at_once() -> bool:
     return True
+
+
+async def answers(url: str) -> bool:
+    """Whether a program answers there that all is well, whoever signed its certificate."""
+    try:
+        async with aiohttp.ClientSession() as session, session.get(url, ssl=_trust_anyone()) as response:
+            return response.status == 200
+    except aiohttp.ClientError:
+        return False
 
 
 def _trust_anyone() -> ssl.SSLContext:

@@ -10,12 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import aiohttp
-
 from testbed import ports
 from testbed.__main__ import Record
 from testbed.build import cache_folder
-from testbed.controlplane import ControlPlane, Shape, python_env
+from testbed.controlplane import ControlPlane, Shape, answers, python_env
 from testbed.programs import Program, TestbedError
 from testbed.progress import Progress
 
@@ -79,17 +77,9 @@ async def _start_operator(controlplane: ControlPlane, kubeconfig: Path) -> None:
         operator = Program("operator", command, log=controlplane.files.log("operator"), env=env)
         controlplane.programs[operator.name] = operator
         await operator.start()
-        await operator.until(partial(_answers, f"http://127.0.0.1:{port}/readyz"), within=READY_SECONDS)
+        await operator.until(partial(answers, f"http://127.0.0.1:{port}/readyz"), within=READY_SECONDS)
     finally:
         chosen.close()
-
-
-async def _answers(url: str) -> bool:
-    try:
-        async with aiohttp.ClientSession() as session, session.get(url) as response:
-            return response.status == 200
-    except aiohttp.ClientError:
-        return False
 
 
 def main() -> int:

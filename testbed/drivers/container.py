@@ -108,6 +108,10 @@ class Daemon(Container):
     def _begin(self) -> None:
         """Be as a process that has just been started."""
 
+    async def _show(self, behaviour: Behaviour) -> float | None:
+        """Have it reported; returns after how many seconds to look again."""
+        return behaviour.again if await self._report(behaviour) else REPORT_AGAIN
+
     async def _live(self) -> None:
         """What its process does."""
         await super().run()

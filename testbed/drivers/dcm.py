@@ -24,7 +24,7 @@ from gpupartition.kube.errors import ApiError
 from gpupartition.kube.kinds import EVENTS
 from testbed import faults
 from testbed.drivers import dcm_profiles
-from testbed.drivers.container import REPORT_AGAIN, Daemon
+from testbed.drivers.container import Daemon
 from testbed.drivers.dcm_profiles import Attempt, PanicError, RefusedError
 from testbed.drivers.example import BadEnvironmentError
 from testbed.drivers.static_plugin import seconds
@@ -131,9 +131,6 @@ class ConfigManager(Daemon):
             self._hear()
         due = self._mount.due(self._mount_age()) if self._mount else None
         return min((each for each in (pause, due) if each is not None), default=None)
-
-    async def _show(self, behaviour: Behaviour) -> float | None:
-        return behaviour.again if await self._report(behaviour) else REPORT_AGAIN
 
     # -------------------------------------------------------------------------------------------------------------- what it listens to
 

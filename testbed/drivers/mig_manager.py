@@ -20,7 +20,7 @@ from gpupartition.kube.errors import ApiError, NotFound
 from gpupartition.kube.kinds import NODES
 from testbed import faults
 from testbed.drivers import mig_parted
-from testbed.drivers.container import REPORT_AGAIN, Daemon
+from testbed.drivers.container import Daemon
 from testbed.drivers.example import BOOLEANS, BadEnvironmentError
 from testbed.drivers.gpus import NvmlError
 from testbed.drivers.mig_parted import BadConfigError, Config, Node
@@ -146,9 +146,6 @@ class MigManager(Daemon):
             except WedgedError as problem:
                 log.error("%s: %s: Error: %s", self.pod.node, key, problem)  # noqa: TRY400
         return pause
-
-    async def _show(self, behaviour: Behaviour) -> float | None:
-        return behaviour.again if await self._report(behaviour) else REPORT_AGAIN
 
     # ------------------------------------------------------------------------------------------------------------ one reconfiguration
 

@@ -8,7 +8,7 @@ from testbed.drivers.dcm import STATE
 from tests.e2e.amd import MI300X
 from tests.e2e.harness import NODE_STATES, eventually
 from tests.e2e.history import Watcher
-from tests.e2e.modes import POLICY, Site, mode, site
+from tests.e2e.modes import POLICY, mode, site
 from tests.e2e.rollout import apply, at_rest, phases, policy, reaches, ready, records, said, stalled, whole
 from tests.e2e.stage import ONCE
 
@@ -173,20 +173,12 @@ async def test_a_policy_that_changes_its_mind_before_a_node_was_told_anything_ge
 # ── when it goes wrong ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def target(where: Site, *, not_: str | None) -> str:
-    """The assignment that the node is on its way to."""
-    (record,) = (await records(where.cluster)).values()
-    value = str(record["status"].get("target", {}).get("assignment", ""))
-    assert value not in {"", not_}
-    return value
-
-
 async def test_a_node_of_which_a_gpu_refuses_gets_its_former_modes_back(cluster: Cluster) -> None:
     where = await site(cluster, TWO, applying_dcm=5)
     await where.gets(EIGHTHS)
     node, before = where.nodes[0], await where.assigned(where.nodes[0])
     await where.wants(QUARTERS)
-    new = await eventually(lambda: target(where, not_=before))
+    new = await where.other_target(before)
     await where.software.faults(node, f"gpu-fails=1@config={new}")
     body = await stalled(cluster, POLICY, "RolledBack")
     assert "tries again each minute" in str(body)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 import yaml
 from tests.e2e.harness import eventually
+from tests.e2e.helm import documents
 
 from gpupartition.api.v1alpha1 import DriverSpec, PolicySpec
 from gpupartition.kube import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES, PODS, Client, Conflict, Forbidden, Object
@@ -341,7 +342,3 @@ def test_all_examples_can_be_applied_together() -> None:
     assert {each["spec"]["driver"] for each in policies} <= drivers
     names = [(each["kind"], each["metadata"]["name"]) for each in objects]
     assert sorted(set(names)) == sorted(names)
-
-
-def documents(text: str) -> list[Object]:
-    return [each for each in yaml.safe_load_all(text) if each]

@@ -214,20 +214,12 @@ async def test_a_node_that_lost_its_partitions_to_a_failure_gets_its_former_ones
     await where.gets(SEVENTHS)
     node, before = where.nodes[0], await where.assigned(where.nodes[0])
     await where.wants(MIXED)
-    new = await eventually(lambda: target(where, not_=before))
+    new = await where.other_target(before)
     await where.software.faults(node, f"apply-fails=cleared@config={new}")
     await stalled(cluster, POLICY, "RolledBack")
     await at_rest(cluster)
     assert await where.assigned(node) == before
     await where.announces(node, _1g_10gb=14)
-
-
-async def target(where: Site, *, not_: str | None) -> str:
-    """The assignment that the node is on its way to."""
-    (record,) = (await records(where.cluster)).values()
-    value = str(record["status"].get("target", {}).get("assignment", ""))
-    assert value not in {"", not_}
-    return value
 
 
 async def test_a_gpu_that_a_process_outside_of_kubernetes_has_open_keeps_its_cut_and_the_node_is_opened_again(
@@ -297,7 +289,7 @@ async def test_a_node_that_is_half_changed_is_brought_back_as_a_whole(cluster: C
     await where.gets(SEVENTHS)
     node, before = where.nodes[0], await where.assigned(where.nodes[0])
     await where.wants(MIXED)
-    new = await eventually(lambda: target(where, not_=before))
+    new = await where.other_target(before)
     await where.software.faults(node, f"apply-fails=partly@config={new}")
     await stalled(cluster, POLICY, "RolledBack")
     await where.announces(node, _1g_10gb=14)
@@ -352,7 +344,7 @@ async def test_a_node_that_loses_a_gpu_midway_is_released_with_the_others_and_no
     before = await where.assigned(node)
     async with Watcher(cluster) as history:
         await where.wants(MIXED)
-        new = await eventually(lambda: target(where, not_=before))
+        new = await where.other_target(before)
         await where.software.faults(node, f"gpu-gone=1@config={new}")
         body = await ready(cluster, POLICY, within=60)
         await at_rest(cluster)
@@ -372,7 +364,7 @@ async def test_a_node_that_failed_for_a_dead_gpu_gets_its_layout_on_the_others_a
     await where.gets(SEVENTHS)
     before = await where.assigned(node)
     await where.wants(MIXED)
-    new = await eventually(lambda: target(where, not_=before))
+    new = await where.other_target(before)
     await where.software.faults(node, f"gpu-dies=1@config={new}")
     await reaches(cluster, node, "Failed", within=60)
     await where.software.faults(node, "gpu-gone=1")  # after a reboot it is not found any more

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 import yaml
 from tests.e2e.harness import POLICIES, eventually
-from tests.e2e.rollout import apply, at_rest, operator, policy, ready
+from tests.e2e.rollout import apply, at_rest, operator, policy, ready, records
 from tests.e2e.vendor import Vendor
 
 from gpupartition.kube import CONFIG_MAPS
@@ -61,6 +61,17 @@ class Site(Generic[V]):
     async def assigned(self, node: str) -> str | None:
         """The value of the label."""
         return (await self.software.labels(node)).get(self.software.CONFIG)
+
+    async def other_target(self, former: str | None) -> str:
+        """Wait until its one node is on its way to another assignment; returns that."""
+
+        async def look() -> str:
+            (record,) = (await records(self.cluster)).values()
+            value = str(record["status"].get("target", {}).get("assignment", ""))
+            assert value not in {"", former}
+            return value
+
+        return await eventually(look)
 
     async def said(self, kind: str) -> Object:
         """A condition of the policy, if there is one."""

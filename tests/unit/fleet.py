@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final, cast
 
+import pytest
 from testbed.drivers.example import Settings, draw
 from testbed.nodes import BASE_DAEMON_SET, DRIVER_NAMESPACE, ZONES, example_driver, names, node
 
@@ -57,6 +59,15 @@ class Fleet:
         self.nodes = names(count)
         for number, name in enumerate(self.nodes):
             self._add(name, ZONES[number % len(ZONES)])
+
+    def is_connected_to(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Whoever connects to a cluster comes to this one."""
+
+        @asynccontextmanager
+        async def connect(*_: object, **__: object) -> AsyncIterator[Client]:
+            yield self.client
+
+        monkeypatch.setattr(Client, "connect", connect)
 
     def _add(self, name: str, zone: str) -> None:
         body = node(name, zone=zone)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -15,11 +14,10 @@ from gpupartition.__main__ import main
 from gpupartition.cli import diff
 from gpupartition.cli.documents import Document
 from gpupartition.cli.paint import rendered
-from gpupartition.kube import Client, Object
+from gpupartition.kube import Object
 from gpupartition.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
 
@@ -97,11 +95,7 @@ def fleet(monkeypatch: pytest.MonkeyPatch) -> Fleet:
     made = Fleet(1)
     made.apply(policy("inference", whole()))
 
-    @asynccontextmanager
-    async def connect(*_: object, **__: object) -> AsyncIterator[Client]:
-        yield cast("Client", made)
-
-    monkeypatch.setattr(Client, "connect", connect)
+    made.is_connected_to(monkeypatch)
     return made
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from tests.unit.fleet import Fleet, policy
@@ -19,11 +18,11 @@ from gpupartition.cli.options import Unusable
 from gpupartition.cli.orders import moment_of
 from gpupartition.cli.targets import NODE, POLICY, target
 from gpupartition.controller.records import POLICIES
-from gpupartition.kube import CONFIG_MAPS, Client, Conflict, Kind, NotFound, Object
+from gpupartition.kube import CONFIG_MAPS, Conflict, Kind, NotFound, Object
 from gpupartition.names import GROUP
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import Callable, Mapping
 
 NOW: Final = datetime(2026, 12, 1, 6, 0, tzinfo=UTC)
 ME: Final = "alice"
@@ -115,11 +114,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
         made.apply(policy(name))
         made.objects[POLICIES][-1]["metadata"] |= {"resourceVersion": "1", "labels": labels}
 
-    @asynccontextmanager
-    async def connect(*_: object, **__: object) -> AsyncIterator[Client]:
-        yield cast("Client", made)
-
-    monkeypatch.setattr(Client, "connect", connect)
+    made.is_connected_to(monkeypatch)
     return made
 
 

@@ -68,13 +68,13 @@ _STEPS: Final = {"memory": GI, "compute": 1}  # in which it gives away shared de
 
 
 def _example(pool: Pool) -> Sequence[Content]:
-    sets = [{"name": name, "counters": _values(amounts)} for name, amounts in pool.counters.items()]
+    sets = [{"name": name, "counters": slices.quantities(each)} for name, each in pool.counters.items()]
     devices = [_example_device(device) for device in pool.devices]
     return [*([{"sharedCounters": sets}] if sets else ()), {"devices": devices}]
 
 
 def _example_device(device: Device) -> Content:
-    capacity: Content = _values(device.capacity)
+    capacity: Content = slices.quantities(device.capacity)
     for name, step in _STEPS.items() if device.shared else ():
         most, least = capacity[name]["value"], quantity.render(step)
         bounds = {"min": least, "max": most, "step": least}
@@ -85,7 +85,7 @@ def _example_device(device: Device) -> Content:
         attributes["index"] = {"int": int(found["gpu"])}
         attributes |= {"partition": {"int": int(found["part"])}} if found["part"] else {}
         attributes |= {"full": {"bool": True}} if found["full"] else {}
-    costs = [{"counterSet": name, "counters": _values(cost)} for name, cost in device.costs.items()]
+    costs = [{"counterSet": name, "counters": slices.quantities(cost)} for name, cost in device.costs.items()]
     return {
         "name": device.name,
         "attributes": attributes,
@@ -94,10 +94,6 @@ def _example_device(device: Device) -> Content:
         UNKNOWN: ("attributes",),
         **({"consumesCounters": costs} if costs else {}),
     }
-
-
-def _values(amounts: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-    return {name: {"value": quantity.render(amount)} for name, amount in amounts.items()}
 
 
 # ------------------------------------------------------------------------------------------------------ by drivers that choose places

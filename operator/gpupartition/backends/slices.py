@@ -235,7 +235,7 @@ def _written(pool: str) -> tuple[str, Sequence[Mapping[str, Any]]]:
 
 
 def _contents(pool: Pool) -> Iterator[dict[str, Any]]:
-    sets = [{"name": name, "counters": _amounts(amounts)} for name, amounts in pool.counters.items()]
+    sets = [{"name": name, "counters": quantities(amounts)} for name, amounts in pool.counters.items()]
     for some in _batches(sets, MAX_COUNTER_SETS):
         yield {"sharedCounters": some}
     for some in _batches([_device(d) for d in pool.devices], MAX_DEVICES):
@@ -253,11 +253,11 @@ def _device(device: Device) -> dict[str, Any]:
     if device.capacity:
         body["capacity"] = {
             name: amount | ({"requestPolicy": device.request_policy[name]} if name in device.request_policy else {})
-            for name, amount in _amounts(device.capacity).items()
+            for name, amount in quantities(device.capacity).items()
         }
     if device.costs:
         body["consumesCounters"] = [
-            {"counterSet": name, "counters": _amounts(cost)} for name, cost in device.costs.items()
+            {"counterSet": name, "counters": quantities(cost)} for name, cost in device.costs.items()
         ]
     if device.shared:
         body["allowMultipleAllocations"] = True
@@ -266,5 +266,6 @@ def _device(device: Device) -> dict[str, Any]:
     return body | dict(device.place)
 
 
-def _amounts(amounts: Amounts) -> dict[str, dict[str, Any]]:
+def quantities(amounts: Amounts) -> dict[str, dict[str, Any]]:
+    """Counters or capacity as the API has them: amounts as quantities."""
     return {name: {"value": quantity.render(amount)} for name, amount in amounts.items()}
