@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import kopf
 
-from gpupartition.controller.packed import pack_slice, slice_node
+from gpupartition.controller.packed import packed, slice_node
 from gpupartition.controller.trimmed import claim_pools, trim_claim, trim_node
 from gpupartition.kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Client
 from gpupartition.kube.reflector import Reflector
@@ -33,7 +33,7 @@ def _name(node: Object) -> Iterable[str]:
 
 KEPT: Final[Mapping[str, tuple[Kind, Callable[[Object], Any], Callable[[Any], Iterable[str]]]]] = {
     NODES.plural: (NODES, trim_node, _name),
-    RESOURCE_SLICES.plural: (RESOURCE_SLICES, pack_slice, slice_node),
+    RESOURCE_SLICES.plural: (RESOURCE_SLICES, packed, slice_node),
     RESOURCE_CLAIMS.plural: (RESOURCE_CLAIMS, trim_claim, claim_pools),
 }
 """Of each kind: what is kept, and by which keys."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import yaml
 from tests.e2e import mig
+from tests.e2e.claims import Users
 from tests.e2e.harness import NODE_STATES
 from tests.e2e.history import Watcher
 from tests.e2e.nvidia import H100
@@ -180,6 +182,66 @@ async def test_a_slice_of_another_node_in_a_nodes_pool_keeps_it_from_being_chang
     assert await is_as_it_was(cluster, RESOURCE_SLICES, theirs)
     await cluster.client.delete(RESOURCE_SLICES, theirs["metadata"]["name"])
     await ready(cluster, "careful")
+    await at_rest(cluster)
+
+
+def afloat(driver: str, pool: str, *devices: str, generation: int = 99) -> Object:
+    """A slice of a pool that is there for all nodes."""
+    return {
+        "apiVersion": RESOURCE_SLICES.api_version,
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"{driver}-afloat"},
+        "spec": {
+            "driver": driver,
+            "allNodes": True,
+            "pool": {"name": pool, "generation": generation, "resourceSliceCount": 1},
+            "devices": [{"name": name} for name in devices],
+        },
+    }
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_slice_of_no_one_node_in_a_nodes_pool_is_said_and_left_alone(cluster: Cluster, when: str) -> None:
+    """Whatever has a driver's name and a pool's is a part of that pool for the scheduler: it gives out what this one says, and nothing else."""
+    where = await site(cluster, 1)
+    (node,) = where.nodes
+    body = afloat(where.base.driver, node, "theirs")
+    theirs = await cluster.client.create(RESOURCE_SLICES, body) if when == "before" else None
+    first = await operator(cluster, drift=1, resync=0.3)
+    await apply(cluster, policy("careful", where.driver, equal(2)))
+    if theirs is None:
+        await ready(cluster, "careful")
+        theirs = await cluster.client.create(RESOURCE_SLICES, body)
+    users = Users(cluster=cluster, namespace=where.base.namespace, driver=where.base.driver, node=node)
+    await users.ask("user")
+    assert await users.device("user") == "theirs"
+    await users.end("user")
+    async with Watcher(cluster) as history:
+        refused = await stalled(cluster, "careful", "NameTaken")
+        assert f"{theirs['metadata']['name']} (of no one node) is in its pool" in condition(refused, "Ready")["message"]
+        await looks_again(first)
+    assert len(history.assignments(node)) == 1, "nothing is done about it"
+    assert await is_as_it_was(cluster, RESOURCE_SLICES, theirs)
+    await cluster.client.delete(RESOURCE_SLICES, theirs["metadata"]["name"])
+    await ready(cluster, "careful")
+
+
+async def test_a_slice_of_no_one_node_is_taken_out_of_a_pool_of_ours_and_told_of_elsewhere(cluster: Cluster) -> None:
+    own = await publishing(cluster, gpus(1))
+    await own.gets(equal(2))
+    offered = await own.offers()
+    theirs = await cluster.client.create(RESOURCE_SLICES, afloat(own.driver, own.pool_name(), "theirs"))
+    await cluster.gone(RESOURCE_SLICES, theirs["metadata"]["name"])
+    assert await own.offers() == offered
+    await ready(cluster, "own")
+
+    theirs = await cluster.client.create(RESOURCE_SLICES, afloat(own.driver, f"{own.driver}/nobodys", "theirs"))
+    await own.want(equal(4))
+    refused = await stalled(cluster, "own", "DriverNameTaken")
+    assert theirs["metadata"]["name"] in condition(refused, "Ready")["message"]
+    assert await is_as_it_was(cluster, RESOURCE_SLICES, theirs)
+    await cluster.client.delete(RESOURCE_SLICES, theirs["metadata"]["name"])
+    await ready(cluster, "own")
     await at_rest(cluster)
 
 

@@ -184,7 +184,11 @@ def test_the_operator_keeps_a_copy_of_whatever_there_is(data: st.DataObject) -> 
     """What its caches make of an object ends the operator, should it fail."""
     for strategy, keep, *indexes in (
         (hostile.node(), trimmed.trim_node, trimmed.node_ready),
-        (hostile.resource_slice(), packed.pack_slice, packed.slice_node, packed.slice_of_a_plugin, packed.slice_astray),
+        (
+            hostile.resource_slice(),
+            packed.packed,
+            *(packed.slice_node, packed.slice_of_a_plugin, packed.slice_astray, packed.slice_afloat),
+        ),
         (hostile.claim(), trimmed.trim_claim, trimmed.claim_pools),
         (hostile.pod(), trimmed.trim_pod, trimmed.pod_node),
         (hostile.daemon_set("base"), trimmed.trim_daemon_set),

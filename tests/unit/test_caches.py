@@ -6,6 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from tests.unit.fleet import Fleet, driver
 
 from gpupartition.controller.caches import Caches
@@ -34,6 +35,29 @@ class Downgraded(Fleet):
         """Nothing ever happens."""
         await asyncio.Event().wait()
         yield "", None
+
+
+def afloat(pool: str, *, driver: str = "gpu.example.org") -> dict[str, Any]:
+    spec = {
+        "driver": driver,
+        "pool": {"name": pool, "generation": 99, "resourceSliceCount": 1},
+        "allNodes": True,
+    }
+    return {"metadata": {"name": f"{driver} {pool}", "uid": "slice", "resourceVersion": "2"}, "spec": spec}
+
+
+@pytest.mark.parametrize("pool", ["node-1", "gpu.example.org/node-1"])
+def test_a_slice_of_no_one_node_is_told_to_the_node_whose_pool_it_is_in_and_counts_there(pool: str) -> None:
+    told: list[str] = []
+    caches = Caches(Fleet(1).client, namespace="", on_node=told.append, on_all=lambda: None)
+    caches.nodes._see("ADDED", node())
+    told.clear()
+    for body in (afloat(pool), afloat(pool, driver="another.example.org"), afloat("a-pool-of-many-nodes")):
+        caches.slices._see("ADDED", body)
+    assert set(told) == {"node-1"}
+    (found,) = caches.packed_on("node-1", "gpu.example.org")
+    assert found.body() == afloat(pool)
+    assert caches.packed_on("node-2", "gpu.example.org") == []
 
 
 @asynccontextmanager

@@ -319,6 +319,13 @@ def test_a_node_that_others_work_on_waits_and_says_for_whom() -> None:
     assert must(record(Phase.PENDING), turn).phase is Phase.PENDING, "a grant that came before the cordon is given back"
 
 
+def test_a_verified_node_that_drifted_because_of_somebody_else_is_not_repaired() -> None:
+    late = world(observed=seen(WHOLE), differs=timedelta(hours=1))
+    state = must(record(Phase.UP_TO_DATE), replace(late, not_ours="ResourceSlice theirs (of no one node)"))
+    assert (state.phase, state.reason) == (Phase.SKIPPED, "NameTaken")
+    assert must(record(Phase.UP_TO_DATE), late).phase is Phase.PENDING, "drift of its own is repaired"
+
+
 def test_a_node_whose_rule_has_a_name_that_is_taken_is_not_begun_with() -> None:
     state = must(record(Phase.PENDING), replace(world(), not_ours="DeviceTaintRule gpp-n-1 has its name"))
     assert (state.phase, state.reason) == (Phase.SKIPPED, "NameTaken")

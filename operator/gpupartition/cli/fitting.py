@@ -10,7 +10,6 @@ from gpupartition.cli.board import Board, Sight
 from gpupartition.cli.cluster import taint_rules
 from gpupartition.cli.foresight import Foresight
 from gpupartition.cli.options import Unusable
-from gpupartition.controller.packed import pack_slice
 from gpupartition.controller.trimmed import trim, trim_node
 from gpupartition.domain.asks import Ask, Desk, Key, alone, is_waiting, key_of, waiting
 from gpupartition.domain.prospect import Prospect, compared, emptied
@@ -37,22 +36,15 @@ def until(seconds: float) -> Callable[[], bool]:
 
 async def look(client: Client, seen: Foresight | None = None) -> Sight:
     """Read it, but for what was `seen` already. Raises ApiError."""
-    elsewhere = "spec.nodeName=" if seen is not None else ""
-    unseen = _unseen if seen is not None else trim
-    slices = (await client.list(RESOURCE_SLICES, field_selector=elsewhere, keep=unseen)).items
+    slices = [each.body() for each in seen.caches.slices.values()] if seen is not None else None
     return Sight(
         nodes=list(seen.caches.nodes.values()) if seen else (await client.list(NODES, keep=trim_node)).items,
-        slices=[*(each.body() for each in (seen.caches.slices.values() if seen else ())), *slices],
+        slices=slices if slices is not None else (await client.list(RESOURCE_SLICES, keep=trim)).items,
         claims=seen.claims if seen else (await client.list(RESOURCE_CLAIMS, keep=trim)).items,
         classes=(await client.list(DEVICE_CLASSES)).items,
         templates=(await client.list(RESOURCE_CLAIM_TEMPLATES)).items,
         rules=await taint_rules(client),
     )
-
-
-def _unseen(body: Object) -> Object | None:
-    """A slice that the caches leave out."""
-    return trim(body) if pack_slice(body) is None else None
 
 
 def _unplaced(body: Object) -> Object | None:

@@ -114,7 +114,7 @@ async def _installed(
             known[_about(body["spec"])] = ""
         except Refused as refused:
             known[_about(body["spec"])] = f"GpuPartitionDriver {body['metadata']['name']}: {_told(refused.problems)}"
-    for published in sorted({each.driver for each in caches.slices.values()}):
+    for published in sorted({each.driver for each in caches.slices.values() if each.node or each.group}):
         try:
             some = recognised(published, daemon_sets)
         except LeftOut as left_out:

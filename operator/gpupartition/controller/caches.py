@@ -13,7 +13,8 @@ from typing import Any
 from gpupartition import names
 from gpupartition.controller.packed import (
     PackedSlice,
-    pack_slice,
+    packed,
+    slice_afloat,
     slice_astray,
     slice_group,
     slice_node,
@@ -94,13 +95,14 @@ class Caches:
         self.slices = Reflector(
             client,
             RESOURCE_SLICES,
-            pack_slice,
+            packed,
             self._slice_changed,
             page=100,
             indexes={
                 "node": slice_node,
                 "not ours": slice_of_a_plugin,
                 "astray": slice_astray,
+                "afloat": slice_afloat,
                 "group": slice_group,
                 "on": slice_on,
             },
@@ -255,7 +257,14 @@ class Caches:
 
     def packed_on(self, node: str, driver_name: str, group: Group | None = None) -> list[PackedSlice]:
         """The same as they are kept: the very same objects as long as nothing of them has changed."""
-        found = self.slices.by("group", group.name) if group is not None else self.slices.by("node", node)
+        if group is not None:
+            return [each for each in self.slices.by("group", group.name) if each.driver == driver_name]
+        own = [each for each in self.slices.by("node", node) if each.driver == driver_name]
+        return own + self.afloat(node, driver_name)
+
+    def afloat(self, node: str, driver_name: str) -> list[PackedSlice]:
+        """Slices in a node's pool that are of no one node, and so of somebody else: the scheduler takes them for a part of it all the same."""
+        found = (each for pool in (node, f"{driver_name}/{node}") for each in self.slices.by("afloat", pool))
         return [each for each in found if each.driver == driver_name]
 
     def pods(self, namespace: str, node: str) -> list[Object]:
@@ -288,10 +297,11 @@ class Caches:
 
     def _slice_changed(self, _: str, old: PackedSlice | None, new: PackedSlice | None) -> None:
         for each in filter(None, (old, new)):
-            about = {pool.rpartition("/")[2] for pool in slice_astray(each)}
-            # The leader hears of a slice in its pool that has no owners, too: somebody else's makes the pool useless.
-            leads = (record.name for record in self.records.by("group", each.group))
-            for node in about.union(slice_node(each), slice_owners(each), leads):
+            # One that is nobody's, in the pool of a node or of the group that it leads, is told to that node: it makes the pool useless.
+            unit = each.pool.rpartition("/")[2]
+            about = {record.name for record in self.records.by("group", unit)}
+            about |= {unit} if self.nodes.get(unit) is not None else set()
+            for node in about.union(slice_node(each), slice_owners(each)):
                 self._on_node(node)
 
     def _claim_changed(self, _: str, old: Object | None, new: Object | None) -> None:

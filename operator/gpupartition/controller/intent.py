@@ -257,7 +257,12 @@ class Intents:
         """A name under which somebody else publishes would put the same hardware into two pools, and the scheduler would give out both."""
         if spec.publish is None:
             return []
-        theirs = min((each.name for each in self._caches.slices.by("not ours", spec.publish.driver_name)), default="")
+        name, caches = spec.publish.driver_name, self._caches
+        theirs = min((each.name for each in caches.slices.by("not ours", name)), default="")
+        if spec.publish.multi_node is None:
+            # Every slice of ours is of one node. One that is of none goes, where a node's record stands for the pool that it is in.
+            afloat = (each for each in caches.slices.by("afloat", name) if each.driver == name)
+            theirs = theirs or min((e.name for e in afloat if caches.records.get(e.group) is None), default="")
         if not theirs:
             return []
         return [
@@ -293,12 +298,19 @@ class Intents:
             return Intent(wanted=None, refused=True, problems=found.problems)
         return Intent(wanted=found)
 
-    def not_ours(self, driver: Driver, node: str, group: Group | None, wanted: Config | None) -> str:
-        """The ResourceSlice of somebody else that has the name of one that this node is to have, or is in its pool; "" where there is none."""
+    def astray(self, driver: Driver, node: str, group: Group | None) -> str:
+        """The ResourceSlice of somebody else that is in the pool of this node, in words; "" where there is none."""
         pool = driver.backend.pool_name(driver.spec, node, group)
         for astray in self._caches.slices.by("astray", pool):
             if astray.driver == driver.driver_name:
-                return f"ResourceSlice {astray.name} (of node {astray.node}) is in its pool {pool}"
+                whose = f"of node {astray.node}" if astray.node else "of no one node"
+                return f"ResourceSlice {astray.name} ({whose}) is in its pool {pool}"
+        return ""
+
+    def not_ours(self, driver: Driver, node: str, group: Group | None, wanted: Config | None) -> str:
+        """The same, or one that has the name of one that this node is to have."""
+        if astray := self.astray(driver, node, group):
+            return astray
         if driver.spec.publish is None or wanted is None:
             return ""
         unit = group.name if group is not None else node

@@ -68,12 +68,6 @@ def packed(body: Object) -> PackedSlice:
     )
 
 
-def pack_slice(body: Object) -> PackedSlice | None:
-    """Slices that belong to a node, or to a group of ours; the pools that others publish for several nodes are nobody's here."""
-    found = packed(body)
-    return found if found.node or found.group else None
-
-
 def slice_of_a_plugin(each: PackedSlice) -> Iterable[str]:
     """The driver, where it is not this operator that publishes for it."""
     return () if each.ours else (each.driver,)
@@ -82,6 +76,11 @@ def slice_of_a_plugin(each: PackedSlice) -> Iterable[str]:
 def slice_astray(each: PackedSlice) -> Iterable[str]:
     """The pool, where that is called neither as the node's own nor as one of this operator's: it may be another node's."""
     return () if each.ours or each.pool == each.node else (each.pool,)
+
+
+def slice_afloat(each: PackedSlice) -> Iterable[str]:
+    """The pool and the driver, where it is of no one node: whatever node its pool is called after, all may read it that it counts for."""
+    return () if each.node else (each.pool, each.driver)
 
 
 def slice_node(each: PackedSlice) -> Iterable[str]:

@@ -221,7 +221,7 @@ class Assembly:
             wanted=intent.wanted,
             refused=intent.refused,
             left_out=intent.left_out,
-            not_ours="" if state.phase is Phase.UP_TO_DATE else self._not_ours(found, intent),
+            not_ours=self._not_ours(found, intent),
             revision=policy.status.revision if policy else "",
             grant=grant,
             grant_stands=stands(grant, record),
@@ -294,6 +294,8 @@ class Assembly:
     def _not_ours(self, found: Found, intent: Intent) -> str:
         """What of somebody else is where only this node's own may be, in words."""
         rule, driver = found.rule, found.driver
+        if found.record.state.phase is Phase.UP_TO_DATE:  # it has all that is its own
+            return self._intents.astray(driver, found.record.name, found.group)
         if rule is not None and not is_ours(rule) and driver.quiesce in TAINTS:
             return f"DeviceTaintRule {rule['metadata']['name']} has the name of the one that would close it"
         return self._intents.not_ours(driver, found.record.name, found.group, intent.wanted)

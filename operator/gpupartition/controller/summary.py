@@ -176,7 +176,7 @@ class Summary:
             RESOURCE_SLICES,
             packed,
             field_selector=f"spec.driver={driver.driver_name}",
-            indexes={"unit": lambda each: (each.node or each.group,)},
+            indexes={"unit": lambda each: (each.node or each.group or each.pool,)},
         )
         await published.read()
         astray = []

@@ -201,6 +201,8 @@ class Reader:
         of_pool = self._caches.packed_on(name, driver.driver_name, group)
         if live.slices is not None:
             of_pool = _of(versions.group, live.slices)
+            if group is None:  # of those that nobody here may write the copy is enough, whoever put them there
+                of_pool += self._caches.afloat(name, driver.driver_name)
         pool = driver.backend.pool_name(driver.spec, name, group)
         beginning = record.state.phase in AT_REST and grant_of(ledger, name) is not None
         ends_a_plugin = record.state.phase is Phase.FAILED and record.state.restart is not None
