@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from gpupartition.api.v1alpha1 import MultiNode
 from gpupartition.domain.backend import NodeFacts, Problem, Refused
@@ -30,49 +31,22 @@ def pool_of(spec: MultiNode, group: str, parts: Mapping[str, Pool], hosts: Mappi
 def joined_by(spec: MultiNode | None, facts: NodeFacts) -> Group:
     """The group of a node that is in one. Raises Refused: that node is left out."""
     assert spec is not None, "only such a driver knows groups"
-    group = facts.group
-    label, at = spec.group_label, f"node {facts.name}"
+    group, label = facts.group, spec.group_label
+    left_out = partial(Problem, at=f"node {facts.name}", of_node=True)
     if group is None:
-        raise Refused(
-            Problem(
-                reason="NoGroup",
-                at=at,
-                why=f"its label {label} does not say to which group it belongs",
-                fix=f"label it with {label}: the name of a group, of lower-case letters, digits, dots and dashes",
-                of_node=True,
-            )
-        )
+        why = f"its label {label} does not say to which group it belongs"
+        fix = f"label it with {label}: the name of a group, of lower-case letters, digits, dots and dashes"
+        raise Refused(left_out(reason="NoGroup", why=why, fix=fix))
     if group.skipped:
-        raise Refused(
-            Problem(
-                reason="SkipRequested",
-                at=at,
-                why=f"node {group.skipped} of its group is left alone, so all of it is",
-                fix="remove the label gpupartition.dev/skip from that node",
-                of_node=True,
-            )
-        )
+        why = f"node {group.skipped} of its group is left alone, so all of it is"
+        fix = "remove the label gpupartition.dev/skip from that node"
+        raise Refused(left_out(reason="SkipRequested", why=why, fix=fix))
     if group.kept_out:
-        raise Refused(
-            Problem(
-                reason="NotInGroup",
-                at=at,
-                why=group.kept_out,
-                fix="it joins as soon as that is over",
-                of_node=True,
-                passing=True,
-            )
-        )
+        fix = "it joins as soon as that is over"
+        raise Refused(left_out(reason="NotInGroup", why=group.kept_out, fix=fix, passing=True))
     if len(group.members) > MAX_NODES:
-        raise Refused(
-            Problem(
-                reason="GroupTooLarge",
-                at=at,
-                why=f"{len(group.members)} nodes are labelled {label}: {group.name}, and a pool has counters for {MAX_NODES}",
-                fix="make smaller groups",
-                of_node=True,
-            )
-        )
+        why = f"{len(group.members)} nodes are labelled {label}: {group.name}, and a pool has counters for {MAX_NODES}"
+        raise Refused(left_out(reason="GroupTooLarge", why=why, fix="make smaller groups"))
     return group
 
 

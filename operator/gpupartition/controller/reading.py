@@ -172,7 +172,7 @@ class Assembly:
         intent = self._intent(found, node, observed, leaving=leaving)
         back = way_back_of(driver, facts, observed, record.state)
         configs = await self._configs(found, intent, back[0])
-        in_the_way = await self._in_the_way(found, observed, intent)
+        seen = await self._holders(found, observed, intent)
         subject = Subject(
             node_name=record.name,
             node_uid=record.spec.node_uid,
@@ -188,7 +188,7 @@ class Assembly:
         return Reading(
             body=found.body,
             record=record,
-            world=self._world(found, subject, observed, intent, back, configs, in_the_way),
+            world=self._world(found, subject, observed, intent, back, configs, seen),
             subject=subject,
             intent=intent,
             driver=driver,
@@ -205,7 +205,7 @@ class Assembly:
         intent: Intent,
         back: tuple[Config | None, str],
         configs: Configs,
-        in_the_way: Seen,
+        seen: Seen,
     ) -> World:
         name, record, driver, policy, node = found.record.name, found.record, found.driver, found.policy, found.node
         now, state, group, rollout = found.now, record.state, found.group, found.rollout
@@ -232,12 +232,12 @@ class Assembly:
             observed=observed,
             quiesce=quiesce(closed_by, self._durations.closed(name, in_force(closed_by), live=found.live)),
             quiesce_by=driver.quiesce,
-            holders=in_the_way.holders,
-            occupants=in_the_way.occupants,
-            monitors=in_the_way.monitors,
-            no_eviction=in_the_way.no_eviction,
+            holders=seen.holders,
+            occupants=seen.occupants,
+            monitors=seen.monitors,
+            no_eviction=seen.no_eviction,
             in_use=self._in_use(record, observed, found.held),
-            idle=self._durations.idle(record, in_the_way.holders, live=found.live),
+            idle=self._durations.idle(record, seen.holders, live=found.live),
             matched=self._durations.matched(record, observed, live=found.live),
             differs=self._durations.differs(record, observed, node),
             told=self._durations.told(record),
@@ -275,7 +275,7 @@ class Assembly:
             return NOTHING
         return Intent(wanted=original)
 
-    async def _in_the_way(self, found: Found, observed: Observation, intent: Intent) -> Seen:
+    async def _holders(self, found: Found, observed: Observation, intent: Intent) -> Seen:
         """The holders of what is about to change, and the pods of those that may be evicted now."""
         backend, cluster, state = found.driver.backend, found.driver.cluster, found.record.state
         live = backend.live(found.driver.spec, cluster)

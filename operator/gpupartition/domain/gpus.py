@@ -52,8 +52,3 @@ class Gpu:
     def divided(self) -> Amounts:
         """What equal parts divide among them: all counters that a person wrote; of a table's the memory, for engines cannot be halved."""
         return self.counters if self.model is None else {"memory": self.memory}
-
-
-def plain_product(product: str) -> str:
-    """The product without what GPU feature discovery appends while the GPU is cut or shared: those change with the layout."""
-    return product.partition("-MIG-")[0].removesuffix("-SHARED")

@@ -10,7 +10,8 @@ from gpupartition.api.v1alpha1 import GpuGroup, Inventory, NodeLabelInventory, P
 from gpupartition.domain import quantity
 from gpupartition.domain.backend import Problem, Refused
 from gpupartition.domain.counters import FULL
-from gpupartition.domain.gpus import MAX_GPUS, MIB, Gpu, Partition, plain_product
+from gpupartition.domain.gpus import MAX_GPUS, MIB, Gpu, Partition
+from gpupartition.domain.mig import plain_product
 from gpupartition.domain.objects import Object
 from gpupartition.domain.pool import Amounts
 from gpupartition.domain.tabled import Tables, tabled

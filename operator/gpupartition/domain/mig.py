@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import Final
 
 from gpupartition.domain.backend import Problem, Refused
-from gpupartition.domain.gpus import plain_product
 
 COMPUTE: Final = "compute slices"  # the g of a profile's name; the driver publishes no counter for them
 PROFILE_NAME: Final = r"^(?P<slices>[1-9]\d?)g\.(?P<gb>[1-9]\d{0,3})gb(?P<extras>([+-][a-z]+(\.[a-z]+)*)*)$"
@@ -177,3 +176,8 @@ def model_of(product: str, models: Sequence[GpuModel], at: str) -> GpuModel:
 def comparable(product: str) -> str:
     """A product as it is compared: "NVIDIA A100-SXM4-40GB" and the label NVIDIA-A100-SXM4-40GB-MIG-1g.5gb are one."""
     return plain_product(re.sub(r"[\s_-]+", "-", product.strip())).casefold().removeprefix("nvidia-")
+
+
+def plain_product(product: str) -> str:
+    """The product without what GPU feature discovery appends while the GPU is cut or shared: those change with the layout."""
+    return product.partition("-MIG-")[0].removesuffix("-SHARED")
