@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from gpupartition.domain.pool import Device, Pool
 
 GI = 1024**3
@@ -33,6 +35,12 @@ def devices(*names: str, cost: str = "40Gi", counter_set: str = "gpu-0", counter
             for name in names
         ]
     }
+
+
+def numbered(*names: str, serial: str = "A") -> list[dict[str, Any]]:
+    """GPUs with a number of their own each, as drivers publish them."""
+    gpus = [{"name": name, "attributes": {"uuid": {"string": f"{serial}-{name}"}}} for name in names]
+    return [slice_of("1", count=1, devices=gpus)]
 
 
 def test_a_pool_is_all_its_slices_in_the_order_of_their_names() -> None:
@@ -133,6 +141,30 @@ def test_a_pool_survives_being_written_down() -> None:
 
 def part(name: str, gpu: str = "gpu-0", kind: str = "half", memory: int = GI) -> Device:
     return Device(name=name, gpu=gpu, kind=kind, capacity={"memory": memory})
+
+
+def test_nodes_whose_gpus_differ_in_serial_numbers_alone_are_of_one_kind() -> None:
+    one, other = (Pool.read(numbered("gpu-0", "gpu-1", serial=serial)) for serial in ("A", "B"))
+    assert one.equals(other)
+    assert one.bare is other.bare
+    assert [pool.devices[0].text("uuid") for pool in (one, other, one.bare)] == ["A-gpu-0", "B-gpu-0", ""]
+    assert one != other
+    assert hash(one) != hash(other), "each look-up of one would go through all others"
+
+
+def test_a_node_with_another_device_is_of_another_kind() -> None:
+    one, other = Pool.read(numbered("gpu-0", "gpu-1")), Pool.read(numbered("gpu-0", "gpu-2"))
+    assert one.bare is not other.bare
+    assert one.names == one.gpus == {"gpu-0", "gpu-1"}
+    assert other.names == other.gpus == {"gpu-0", "gpu-2"}
+    assert one.vanishing(other) == {"gpu-1"}
+    assert not one.same_shape(other)
+
+
+@pytest.mark.parametrize("odd", [{"int": 10**30}, {"string": "\ud800"}, {"string": "é"}])
+def test_whatever_stands_in_an_attribute_reads_as_it_was_written(odd: dict[str, Any]) -> None:
+    pool = Pool(devices=(Device(name="gpu-0", attributes={"odd": odd}),))
+    assert Pool.from_json(pool.to_json()) == pool
 
 
 def test_where_the_driver_chooses_only_how_many_of_each_kind_a_gpu_has_counts() -> None:

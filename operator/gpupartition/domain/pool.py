@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
 
 from gpupartition.domain import quantity
+from gpupartition.domain.objects import as_text
 from gpupartition.names import TAINT_KEY
+
+T = TypeVar("T")
 
 Amounts = Mapping[str, int]
 
@@ -80,12 +83,14 @@ class Pool:
     problem: str = ""
     kept: Mapping[str, Any] = field(default_factory=dict)
     group: str = ""
-    _once: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # what was asked before
+    _once: dict[object, Any] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )  # what was asked before
 
     def __hash__(self) -> int:
-        """Pools that are equal have devices of the same names."""
+        """By all that it is. The names of its devices are those of each other node of its kind."""
         if "hash" not in self._once:
-            self._once["hash"] = hash((self.generation, *(d.name for d in self.devices)))
+            self._once["hash"] = hash((self.generation, self.to_json()))
         return int(self._once["hash"])
 
     @property
@@ -100,17 +105,27 @@ class Pool:
         """
         if self.by_kind or other.by_kind:
             return self.same_shape(other)
-        return (
-            self.usable
-            and other.usable
-            and [d.hardware() for d in self.devices] == [d.hardware() for d in other.devices]
-            and {k: dict(v) for k, v in self.counters.items()} == {k: dict(v) for k, v in other.counters.items()}
-        )
+        return self.usable and other.usable and self.of_kind(_hardware) == other.of_kind(_hardware)
+
+    @property
+    def bare(self) -> Pool:
+        """The same without attributes, on which nothing depends that is compared: where it was read, one for all nodes of a kind."""
+        bare: Pool = self._once.get("bare", self)
+        return bare
+
+    def of_kind(self, asked: Callable[[Pool], T]) -> T:
+        """What has nothing to do with attributes: worked out once for all nodes of a kind."""
+        if self.bare is not self:
+            return self.bare.of_kind(asked)
+        if asked not in self._once:
+            self._once[asked] = asked(self)
+        found: T = self._once[asked]
+        return found
 
     @property
     def gpus(self) -> frozenset[str]:
         """What the devices are cut from: their counter sets; a device that shares nothing is a GPU of its own."""
-        return frozenset(name for device in self.devices for name in _parents(device)) | frozenset(self.kept)
+        return self.of_kind(_gpus)
 
     def equals_but_for_lost_gpus(self, other: Pool) -> bool:
         """Equal to the other one on the GPUs that there are, which are some of the other's, and not all."""
@@ -124,22 +139,17 @@ class Pool:
     def same_shape(self, other: Pool) -> bool:
         """The same partitions of the same parents, whatever their bytes: a driver that rounds memory differently has not drifted."""
         kept = self.kept.keys() | other.kept.keys()
-        return self.usable and other.usable and self._shape(kept) == other._shape(kept)
+        one, another = (_shape(each, kept) if kept else each.of_kind(_shape) for each in (self, other))
+        return self.usable and other.usable and one == another
 
     @property
     def by_kind(self) -> bool:
         """Whether its driver chooses names, places and sizes itself."""
-        first = self.devices[:1]  # a driver chooses for all of its devices, or for none
-        return bool(self.kept) or any(d.gpu for d in first)
-
-    def _shape(self, kept: Collection[str]) -> list[tuple[str, tuple[str, ...]]]:
-        return sorted(
-            (d.gpu, (d.kind,)) if d.gpu else (d.name, tuple(sorted(d.costs))) for d in self.devices if d.gpu not in kept
-        )
+        return bool(self.kept or (self.devices and self.devices[0].gpu))  # it does for all of its devices, or for none
 
     def vanishing(self, then: Pool) -> frozenset[str]:
         """Names of the devices that are gone, or are something else, in `then`. A held device among them would over-commit its GPU."""
-        return _vanishing(self, then)
+        return _vanishing(self.bare, then.bare)
 
     def vanishing_names(self, then: Pool) -> frozenset[str]:
         """Names of the devices that have no counterpart in `then`, whatever that is now."""
@@ -148,10 +158,7 @@ class Pool:
     @property
     def names(self) -> frozenset[str]:
         """Names of the devices."""
-        if "names" not in self._once:
-            self._once["names"] = frozenset(d.name for d in self.devices)
-        names: frozenset[str] = self._once["names"]
-        return names
+        return self.of_kind(_names)
 
     def retire(self, then: Pool) -> Pool:
         """What must stay published beside `then` until nobody has it: the devices that vanish, and the counters that they draw on."""
@@ -213,7 +220,7 @@ class Pool:
             body: dict[str, Any] = {"devices": [_device_to_json(d) for d in self.devices], "counters": counters}
             body |= {"kept": dict(self.kept)} if self.kept else {}
             body |= {"group": self.group} if self.group else {}
-            self._once["text"] = json.dumps(body, sort_keys=True, separators=(",", ":"))
+            self._once["text"] = as_text(body)
         return str(self._once["text"])
 
     @classmethod
@@ -236,8 +243,42 @@ FLEET: Final = 128
 """The nodes of a fleet have a few pools, and what follows from one pool is worked out once for all that have it."""
 
 
+def _names(pool: Pool) -> frozenset[str]:
+    return frozenset(d.name for d in pool.devices)
+
+
+def _gpus(pool: Pool) -> frozenset[str]:
+    return frozenset(name for device in pool.devices for name in _parents(device)) | frozenset(pool.kept)
+
+
+def _hardware(pool: Pool) -> str:
+    """What counts of it where its devices' names do."""
+    counters = {name: dict(amounts) for name, amounts in pool.counters.items()}
+    return as_text([[device.hardware() for device in pool.devices], counters])
+
+
+def _shape(pool: Pool, kept: Collection[str] = ()) -> list[tuple[str, tuple[str, ...]]]:
+    return sorted(
+        (d.gpu, (d.kind,)) if d.gpu else (d.name, tuple(sorted(d.costs))) for d in pool.devices if d.gpu not in kept
+    )
+
+
 @lru_cache(maxsize=FLEET)
 def _read(generation: int, offered: bytes) -> Pool:
+    contents = orjson.loads(offered)
+    attributes = [body.pop("attributes", {}) for *_, bodies in contents for body in bodies]
+    bare = _read_bare(generation, orjson.dumps(contents))
+    if not any(attributes):
+        return bare
+    devices = (replace(device, attributes=own) for device, own in zip(bare.devices, attributes, strict=True))
+    pool = replace(bare, devices=tuple(devices))
+    pool._once["bare"] = bare  # noqa: SLF001
+    return pool
+
+
+@lru_cache(maxsize=FLEET)
+def _read_bare(generation: int, offered: bytes) -> Pool:
+    """What nodes of a kind have in common: their devices differ in serial numbers."""
     counters: dict[str, Amounts] = {}
     devices: list[Device] = []
     problems: list[str] = []
