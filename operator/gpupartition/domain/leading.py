@@ -66,9 +66,8 @@ def taken_over(state: NodeStateStatus, left: NodeStateStatus) -> NodeStateStatus
     return state.model_copy(update=update)
 
 
-def before_all(found: Assigned) -> Assigned:
+def before_all(found: Assigned, group: str) -> Assigned:
     """What there was before anybody wanted anything: of a group's pool nothing, for whoever begins to lead finds what others have made."""
-    group = Pool.from_json(found.pool).group
     if not group:
         return found
     nothing = Pool(group=group)

@@ -172,6 +172,7 @@ class _Played:
         self._candidates = {c.name: c for c in lane.candidates}
         self._looked = {c.name: look(c) for c in lane.candidates}
         self._first = {n: self._candidates[n].stand(state) for n, state in self._looked.items()}
+        self._last = dict(self._first)
         self._moving = {n for n, s in self._first.items() if s.in_flight or n in granted}
         queue = sorted((s for n, s in self._first.items() if s.free and n not in self._moving), key=order)
         self._queues = {new: [s for s in queue if s.initial is new] for new in (False, True)}
@@ -218,7 +219,7 @@ class _Played:
         for name in sorted(moving):
             node = self._candidates[name]
             state = self._arrived[name] = travel(self._looked[name], node.world, grants.get(name))
-            standing = node.stand(state)
+            standing = self._last[name] = node.stand(state)
             self._others.pop(name, None)
             if _done(standing):
                 self._done.add(name)
@@ -230,8 +231,7 @@ class _Played:
 
     def plan(self, ledger: Sequence[Grant]) -> Plan:
         """What it has come to."""
-        last = [self._candidates[n].stand(self._arrived.get(n, state)) for n, state in self._looked.items()]
-        stop = admit(nodes=last, others=self.lane.others, ledger=ledger, rules=self._rules)
+        stop = admit(nodes=[*self._last.values()], others=self.lane.others, ledger=ledger, rules=self._rules)
         by_people = f"{stop.reason}: " if stop.reason in {"Paused", "Frozen"} else ""
         why = self.lane.refused or f"{by_people}{stop.message}" or stop.reason
         rows = [
@@ -330,13 +330,10 @@ def look(node: Candidate) -> State:
 
 def travel(state: State, world: World, grant: Grant | None) -> State:
     """The record at the end of the way; Failed and without a way on, it stays where it is."""
+    with_grant, hoped = replace(world, grant=grant, grant_stands=True), _as_hoped(world)
     for _ in range(LONGEST_WAY):
         at_rest = state.phase in AT_REST
-        step = (
-            rest(state, replace(world, grant=grant, grant_stands=True))
-            if at_rest
-            else advance(state, _as_hoped(state, world))
-        )
+        step = rest(state, with_grant) if at_rest else advance(state, _come_true(state, hoped))
         if step is None:
             closed = rest(state, replace(world, grant=None)) if at_rest and state.token else None
             return closed.state if closed else state
@@ -344,26 +341,13 @@ def travel(state: State, world: World, grant: Grant | None) -> State:
     raise AssertionError(f"the way does not end: {state}")
 
 
-def _as_hoped(state: State, world: World) -> World:
-    """The world in which what this phase waits for has just come true."""
-    seen, to = world.observed, destination(state)
-    if state.phase in {Phase.APPLYING, Phase.VERIFYING, Phase.ROLLING_BACK} and to is not None:
-        seen = Observation(
-            assignment=to.assignment,
-            step=state.step,
-            running=to.fingerprint,
-            ready=True,
-            pool=Pool.from_json(to.pool),
-            plugin={"metadata": {"uid": "the next one"}} if restart_recorded(state) else seen.plugin,
-            retired=retired(state),
-        )
-    opened = state.phase in {Phase.RELEASING, Phase.ABORTING}
+def _as_hoped(world: World) -> World:
+    """The world in which nobody is in the way any more."""
     return replace(
         world,
         node_ready=True,
         fresh="planned",
-        observed=seen,
-        quiesce=None if opened else Quiesce(active=True, proven=True, watched=LONG),
+        quiesce=Quiesce(active=True, proven=True, watched=LONG),
         holders=(),
         occupants=(),
         monitors=(),
@@ -372,3 +356,22 @@ def _as_hoped(state: State, world: World) -> World:
         config_touched=world.now,
         config_written=None,
     )
+
+
+def _come_true(state: State, world: World) -> World:
+    """That world once what this phase waits for has just come true."""
+    if state.phase in {Phase.RELEASING, Phase.ABORTING}:
+        return replace(world, quiesce=None)
+    to = destination(state)
+    if state.phase not in {Phase.APPLYING, Phase.VERIFYING, Phase.ROLLING_BACK} or to is None:
+        return world
+    seen = Observation(
+        assignment=to.assignment,
+        step=state.step,
+        running=to.fingerprint,
+        ready=True,
+        pool=Pool.from_json(to.pool),
+        plugin={"metadata": {"uid": "the next one"}} if restart_recorded(state) else world.observed.plugin,
+        retired=retired(state),
+    )
+    return replace(world, observed=seen)

@@ -74,7 +74,7 @@ def _take_grant(state: State, world: World, token: str) -> Step:
         "phase": Phase.ADMITTED,
         "since": world.now,
         "previous": previous,
-        "original": state.original or before_all(previous),
+        "original": state.original or before_all(previous, before.pool.group),
         "boot_id": world.boot_id,
         "gpus": len(world.observed.pool.gpus),
         "repairs": [*state.repairs[-7:], world.now] if state.reason == "Drift" else state.repairs,
