@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from gpupartition.domain import fingerprint
 from gpupartition.domain.backend import Problem
+from gpupartition.domain.objects import as_text
 from gpupartition.names import DRIVER, LAYOUT
 
 PARTS: Final = "GPU_PARTITIONS"
@@ -42,6 +43,8 @@ _TRUTH: Final = {
 }
 
 Template = Mapping[str, Any]
+
+KINDS: Final = 256  # templates: asked about for each pod of a fleet, and they were made from a handful
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +91,12 @@ def driver_name(template: Template) -> str:
 
 def settings(template: Template) -> Settings:
     """What the template tells the driver, its defaults included. Raises Unreadable."""
-    container = plugin_container(template)
+    return _settings(as_text(template))
+
+
+@lru_cache(maxsize=KINDS)
+def _settings(text: str) -> Settings:
+    container = plugin_container(json.loads(text))
     return Settings(
         gpus=_number(container, GPUS, default=8),
         parts=_number(container, PARTS, default=0),
@@ -157,10 +165,10 @@ def whole_fingerprint(template: Template) -> str:
 
     The three layout variables count by their value: a base that leaves out a default equals one that spells it out.
     """
-    return _whole_fingerprint(json.dumps(template))
+    return _whole_fingerprint(as_text(template))
 
 
-@lru_cache(maxsize=256)  # asked for each pod of a fleet, and they were made from a handful of templates
+@lru_cache(maxsize=KINDS)
 def _whole_fingerprint(text: str) -> str:
     template: Template = json.loads(text)
     told = settings(template)
