@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import secrets
 import socket
@@ -220,7 +219,6 @@ class Operator:
             tasks.create_task(self._caches.run(self._ready), name="caches")
             with unhurried():
                 await self._ready.wait()
-                gc.freeze()  # what has been read stays: to look through it for garbage takes a tenth of a second and more
             for kind, bodies, changed in (
                 (POLICIES, self._kinds.policies, self._policy_changed),
                 (DRIVERS, self._kinds.drivers, self._driver_changed),
