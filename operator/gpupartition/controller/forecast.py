@@ -153,6 +153,7 @@ class Observer:
 
 def _records(scope: Scope) -> dict[str, Record]:
     """The records that there are, and those that taking the other nodes on would make."""
+    nothing_yet = NodeStateStatus()
     new = {
         name: Record(
             name=name,
@@ -163,7 +164,7 @@ def _records(scope: Scope) -> dict[str, Record]:
                 node_uid=node["metadata"]["uid"],
                 driver=scope.driver.name,
             ),
-            state=NodeStateStatus(),
+            state=nothing_yet,
             deleting=False,
         )
         for name, node in scope.nodes.items()

@@ -48,9 +48,11 @@ class Groups:
         self, driver: Driver, policy: Policy | None, node: Object | None, state: NodeStateStatus | None
     ) -> Group | None:
         """The group of a node; None where the driver knows no groups, or the node is in none."""
+        if not label_of(driver) or node is None:
+            return None
         state = state or NodeStateStatus()
         group = self.name(driver, node, state)
-        if not group or node is None:
+        if not group:
             return None
         me = str(node["metadata"]["name"])
         members = self._of(driver, policy, group)
