@@ -6,21 +6,23 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 from gpupartition.api.v1alpha1 import PolicySpec
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.collect import Collector
 from gpupartition.controller.finalizer import hold, let_go
-from gpupartition.controller.intent import Intents, Policy
+from gpupartition.controller.intent import Driver, Intents, Policy
 from gpupartition.controller.ledger import Ledger
 from gpupartition.controller.metrics import forget
 from gpupartition.controller.preparing import Preparing
 from gpupartition.controller.probe import GRANTED, Probe
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, new_record, with_state
+from gpupartition.controller.remembered import Recent
 from gpupartition.controller.scope import FAILURES, Scope, ledger_of, read_scope
 from gpupartition.controller.summary import Summary, sooner
-from gpupartition.domain.backend import Problem, Refused, Turn
+from gpupartition.domain.backend import Config, Problem, Refused, Turn
 from gpupartition.domain.entries import is_there
 from gpupartition.domain.world import AT_REST
 from gpupartition.kube import Client, Conflict, NotFound, Object
@@ -96,8 +98,9 @@ class PolicyLoop:
             await self._take_on(scope)
             if policy.spec.deletion_policy == "Revert":
                 await self._pin(scope)
+        lacks = Recent(partial(_lacks_objects, scope.driver))
         for record in scope.records.values():
-            if _behind(scope, record):
+            if _behind(scope, record, lacks):
                 self._on_node(record.name)
         await self._preparing.catch_up(scope)
         admission = await self._ledger.admit(scope, self._pin, self._preparing.prepare)
@@ -164,7 +167,7 @@ class PolicyLoop:
         return True
 
 
-def _behind(scope: Scope, record: Record) -> bool:
+def _behind(scope: Scope, record: Record, lacks: Callable[[Config], bool]) -> bool:
     """Whether a record does not say what is wanted now, or a config that it names is not there; no event about those names nodes.
 
     Nodes in flight look again by themselves, and hear of their own events: a policy is looked at far more often than each of them has to be.
@@ -184,7 +187,11 @@ def _behind(scope: Scope, record: Record) -> bool:
         return True
     if state.target.assignment != intent.wanted.assignment:
         return False
-    return any(not is_there(body, scope.driver.cluster.present(body)) for body in intent.wanted.objects)
+    return lacks(intent.wanted)
+
+
+def _lacks_objects(driver: Driver, wanted: Config) -> bool:
+    return any(not is_there(body, driver.cluster.present(body)) for body in wanted.objects)
 
 
 def _no_driver(name: str) -> Problem:
