@@ -17,8 +17,6 @@ from gpupartition.cli.documents import Document
 from gpupartition.cli.fitting import prospect
 from gpupartition.cli.foresight import look_ahead
 from gpupartition.domain.fit import Fits
-from gpupartition.domain.plan import Plan
-from gpupartition.domain.prospect import Prospect
 from gpupartition.kube.pauses import unhurried
 from gpupartition.settings import Settings
 
@@ -70,18 +68,18 @@ def _who_fits(fleet: Fleet, document: Document) -> float:
 
 def _once(fleet: Fleet, document: Document) -> float:
     gc.collect()
+    return round(asyncio.run(_whole(fleet, document)), 2)
+
+
+async def _whole(fleet: Fleet, document: Document) -> float:
+    """All that the command does, but for printing."""
     begun = time.process_time()
-    plan, fit = asyncio.run(_whole(fleet, document))
+    with unhurried():
+        seen = await look_ahead(fleet.client, Settings(), [document], ())
+        fit = await prospect(fleet.client, seen, lambda: False)
     took = time.process_time() - begun
+    (plan,) = seen.plans
     assert len(plan.nodes) == NODES
     assert sum(map(len, plan.waves)) == NODES - NODES // 10
     assert fit.looked_at == (NODES // 10, NODES // 10)
-    return round(took, 2)
-
-
-async def _whole(fleet: Fleet, document: Document) -> tuple[Plan, Prospect]:
-    """All that the command does."""
-    with unhurried():
-        seen = await look_ahead(fleet.client, Settings(), [document], ())
-        (plan,) = seen.plans
-        return plan, await prospect(fleet.client, seen, lambda: False)
+    return took
