@@ -171,7 +171,10 @@ async def test_both_is_both(cluster: Cluster) -> None:
 
 
 @pytest.mark.newest
-async def test_a_rule_that_no_controller_answers_is_told_of_until_one_does(cluster: Cluster) -> None:
+@pytest.mark.parametrize("answer", ["the controller's", "Cordon"])
+async def test_a_rule_that_no_controller_answers_is_told_of_until_one_does_or_the_driver_says_another_way(
+    cluster: Cluster, answer: str
+) -> None:
     scene = await stage(cluster, 1)
     (node,) = scene.nodes
     await rollout.operator(cluster)
@@ -188,6 +191,11 @@ async def test_a_rule_that_no_controller_answers_is_told_of_until_one_does(clust
         status = await eventually(told)
         assert status["phase"] == "Quiescing"
         assert "write quiesce: Cordon in the driver" in status["message"]
+        if answer == "Cordon":
+            await quiesce(scene, answer)
+            await rollout.reaches(cluster, node, "Applying")
+            assert (await scene.closed_by(node)).startswith("cordon ")
+            assert await scene.rule(node) is None
     finally:
         await cluster.controlplane.start_again("kube-controller-manager")
     await rollout.ready(cluster, name)

@@ -91,6 +91,7 @@ SUPERSEDED: Final = "the policy wants another layout"
 ANEW: Final = "the driver's pod has to start anew"
 UNSEEN: Final = "the pod that carries out the assignment has not seen its config"
 SEEN: Final = "a new pod has seen the config, and is told again"
+OTHERWISE: Final = "no controller answers its DeviceTaintRule, and the driver says another way to close it by now"
 SLOW_QUIESCE: Final = "the quiesce was not confirmed in time"
 BACK: Final = "the node is back and publishes what it did"
 BY_HAND: Final = "the node came back without what was cut by hand, and is to get it as any other node"
@@ -123,6 +124,10 @@ CASES: Final[Mapping[tuple[Phase, str], Case]] = {
     (Phase.QUIESCING, "closed to new claims, and compared with what it was"): (
         lost(Phase.QUIESCING),
         world(observed=seen(HALVES), rule=quiesce(watched=NEVER)),
+    ),
+    (Phase.QUIESCING, OTHERWISE): (
+        record(Phase.QUIESCING, reason="QuiesceUnconfirmed"),
+        replace(world(rule=quiesce(proven=False)), quiesce_by="Cordon"),
     ),
     (Phase.QUIESCING, UNANSWERED): (
         record(Phase.QUIESCING, reason="QuiesceUnconfirmed"),

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.exits import (
     CASES,
     IN_FLIGHT,
+    OTHERWISE,
     SECOND,
     SLOW_HOLDERS,
     UNWANTED,
@@ -60,6 +61,18 @@ def test_a_node_whose_rule_nobody_answers_says_so_and_what_to_do() -> None:
     assert advance(state, turn) is None, "it is said once"
     answered = must(state, replace(turn, quiesce=quiesce()))
     assert (answered.phase, answered.reason) == (Phase.DRAINING, "")
+
+
+def test_a_node_that_cannot_be_closed_begins_anew_in_the_way_that_its_driver_says_by_now() -> None:
+    """What is up is taken down first, in the way that the record says: no node ever carries what no record knows of."""
+    state, turn = CASES[Phase.QUIESCING, OTHERWISE]
+    opening = must(state, turn)
+    assert (opening.phase, opening.quiesce) == (Phase.ABORTING, "DeviceTaint")
+    opened = must(opening, replace(turn, quiesce=None))
+    assert (opened.phase, opened.attempts) == (Phase.PENDING, state.attempts), "it does not go to the end of the queue"
+    answered = replace(turn, quiesce=quiesce())
+    assert must(state, answered).phase is Phase.DRAINING, "one that is closed goes on"
+    assert way_out(state.model_copy(update={"dirty": True}), turn) is None, "nothing verified is let go of"
 
 
 @pytest.mark.parametrize("way", ["Cordon", "Both", "DeviceTaint"])

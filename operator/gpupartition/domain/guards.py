@@ -107,6 +107,11 @@ def unanswered(state: State, world: World) -> bool:
     )
 
 
+def closed_otherwise(state: State, world: World) -> bool:
+    """The same, and the driver has been told of another way to close nodes, as is advised then."""
+    return unanswered(state, world) and world.quiesce_by != state.quiesce
+
+
 def config_there(state: State, world: World) -> bool:
     """The config objects exist, were touched after this record named them (none can be collected under our hands), and pods see them.
 

@@ -153,6 +153,12 @@ PHASES: Final[dict[Phase, Row]] = {
             _STUCK,
             Exit(recovering(guards.quiesced), Phase.VERIFYING, "closed to new claims, and compared with what it was"),
             Exit(steady(guards.settled), Phase.DRAINING, "no new claim is allocated here"),
+            Exit(
+                clean(guards.closed_otherwise),
+                Phase.ABORTING,
+                "no controller answers its DeviceTaintRule, and the driver says another way to close it by now",
+                changes.wait_again,
+            ),
         ),
         _quiescing,
         (*_give_up(changes.UNANSWERED, guards.unanswered), *_give_up("the quiesce was not confirmed in time")),
