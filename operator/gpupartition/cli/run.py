@@ -28,7 +28,7 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
     """Run until it is asked to end, has lost its lease, or hears of nothing any more; returns the exit code."""
     from kubernetes.aio.config import ConfigException
 
-    from gpupartition.controller.operator import NotServing
+    from gpupartition.controller.serving import NotServing
     from gpupartition.kube import ApiError
 
     try:
@@ -42,7 +42,8 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _run(kubeconfig: str | None, context: str | None, settings: Settings) -> int:
-    from gpupartition.controller.operator import Deaf, NotServing, Operator
+    from gpupartition.controller.operator import Deaf, Operator
+    from gpupartition.controller.serving import NotServing
     from gpupartition.kube import ApiError, Client
     from gpupartition.kube.lease import Lost
 

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import kopf
-from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.driver import DriverLoop
@@ -33,6 +31,7 @@ from gpupartition.controller.probe import Probe
 from gpupartition.controller.records import DRIVERS, POLICIES
 from gpupartition.controller.refusals import Refusals
 from gpupartition.controller.scope import Absence, Standings
+from gpupartition.controller.serving import Page
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.controller.summary import Summary
 from gpupartition.controller.world import Reader
@@ -57,10 +56,6 @@ POLICY_WORKERS = 2  # a policy that waits for a slow answer must not hold up the
 
 class Deaf(Exception):  # noqa: N818  (reads as what happened)
     """kopf watches policies and drivers no longer: started anew, the operator goes on where it was."""
-
-
-class NotServing(Exception):  # noqa: N818  (said to whoever started us, who has to choose)
-    """The page for probes and metrics has no place; the message says what to set."""
 
 
 class Operator:
@@ -116,10 +111,8 @@ class Operator:
             on_progress=self._policy_progressed,
             on_refused=probe.refused,
         )
-        self._snapshot = CollectorRegistry()
-        self._snapshot.register(
-            Snapshot(self._caches, self._kinds.policies, self._kinds.drivers, known=self._ready.is_set)
-        )
+        snapshot = Snapshot(self._caches, self._kinds.policies, self._kinds.drivers, known=self._ready.is_set)
+        self._page = Page(snapshot, leading=self._leading, ready=self._ready)
         self._driver_loop = DriverLoop(client, intents, holds=not settings.read_only)
         self._policy_loop = PolicyLoop(
             client,
@@ -208,7 +201,7 @@ class Operator:
     async def run(self) -> None:
         """Run until cancelled; a mistake of ours ends it, with everything it started. Raises Lost when another one may lead."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._serve(), name="probes and metrics")
+            tasks.create_task(self._page.serve(self._settings.host, self._settings.port), name="probes and metrics")
             tasks.create_task(_feel_lag(), name="lag")
             await (self._lead() if self._elector is None else self._elector.run(self._lead))
 
@@ -297,40 +290,6 @@ class Operator:
         why = error or f"{', '.join(sorted(task.get_name() for task in done))} ended without a word"
         raise Deaf(f"kopf watches policies and drivers no longer: {why}") from error
 
-    async def _answer_readiness(self, _: web.Request) -> web.Response:
-        if not self._leading.is_set():
-            return await _text("standing by")  # as ready as it can be: a roll-out of our own must not wait for it
-        return await (_text("ready") if self._ready.is_set() else _text("reading", status=503))
-
-    async def _answer_metrics(self, _: web.Request) -> web.Response:
-        told = generate_latest(REGISTRY) + generate_latest(self._snapshot)
-        return web.Response(body=told, headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-    async def _serve(self) -> None:
-        app = web.Application()
-        app.add_routes(
-            [
-                web.get("/healthz", _alive),
-                web.get("/readyz", self._answer_readiness),
-                web.get("/metrics", self._answer_metrics),
-            ]
-        )
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        try:
-            site = web.TCPSite(runner, self._settings.host, self._settings.port)
-            try:
-                await site.start()
-            except OSError as error:
-                raise NotServing(
-                    f"no probes and metrics on {self._settings.host}:{self._settings.port}: {error}; set GPUPARTITION_PORT (0: one that is "
-                    "free) or GPUPARTITION_HOST to another"
-                ) from error
-            log.info("probes and metrics on %s", ", ".join(f"{a[0]}:{a[1]}" for a in runner.addresses))
-            await asyncio.Event().wait()
-        finally:
-            await runner.cleanup()
-
 
 def _uid(body: Object) -> str:
     return str(body["metadata"]["uid"])
@@ -375,11 +334,3 @@ async def _feel_lag() -> None:
         due = time.monotonic() + BEAT
         await asyncio.sleep(BEAT)
         LAG.observe(time.monotonic() - due)
-
-
-async def _text(text: str, *, status: int = 200) -> web.Response:
-    return web.Response(text=text, status=status)
-
-
-async def _alive(_: web.Request) -> web.Response:
-    return await _text("alive")
