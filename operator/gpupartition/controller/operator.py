@@ -1,4 +1,4 @@
-"""Puts the pieces together and runs them: caches, three loops with their queues, kopf for our own kinds, and a page for probes."""
+"""Puts the pieces together and runs them: caches, a loop for each queue, kopf for our own kinds, and the page for probes."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from typing import Any
 
 import kopf
 
-from gpupartition.controller.caches import Caches
 from gpupartition.controller.driver import DriverLoop
 from gpupartition.controller.events import Recorder
 from gpupartition.controller.evictor import Evictor
 from gpupartition.controller.forecast import Forecast, Observer
-from gpupartition.controller.handlers import Kinds, registry
-from gpupartition.controller.intent import Intents, Policy
+from gpupartition.controller.handlers import registry
+from gpupartition.controller.intent import Intents
 from gpupartition.controller.ledger import Ledger
 from gpupartition.controller.metrics import FAILED_TURNS, LAG, LEADING, TURNS, Snapshot
 from gpupartition.controller.node import NodeLoop
 from gpupartition.controller.occupants import Occupants
 from gpupartition.controller.policy import PolicyLoop
 from gpupartition.controller.probe import Probe
+from gpupartition.controller.queues import Queues
 from gpupartition.controller.records import DRIVERS, POLICIES
 from gpupartition.controller.refusals import Refusals
 from gpupartition.controller.scope import Absence, Standings
@@ -35,7 +35,6 @@ from gpupartition.controller.serving import Page
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.controller.summary import Summary
 from gpupartition.controller.world import Reader
-from gpupartition.domain.world import AT_REST
 from gpupartition.kube import ApiError, Client, Conflict, Object
 from gpupartition.kube.lease import Elector
 from gpupartition.kube.pauses import unhurried
@@ -46,9 +45,6 @@ from gpupartition.settings import Settings
 log = logging.getLogger(__name__)
 
 BEAT = 0.05  # seconds between two feelings of the event loop's pulse
-GATHER = 0.1  # seconds in which events about one policy are gathered into one look at it
-GATHER_MORE = 3  # times the last look at it, where that is longer: looks at a large policy take a quarter of the time
-GATHER_MOST = 2  # seconds
 LEASE = "gpupartition"  # its name, in the operator's namespace
 KOPF_ENDS = 5  # seconds that kopf's tasks are given to end
 POLICY_WORKERS = 2  # a policy that waits for a slow answer must not hold up the others
@@ -72,131 +68,46 @@ class Operator:
         self._client = client
         self._settings = settings
         self._on_start = on_start
-        self._kinds = Kinds(policies={}, drivers={}, on_policy=self._policy_changed, on_driver=self._driver_changed)
-        self._nodes: WorkQueue[str] = WorkQueue(longest_retry=60)
-        self._policies: WorkQueue[str] = WorkQueue(longest_retry=60)
-        self._drivers: WorkQueue[str] = WorkQueue(longest_retry=60)
-        self._ledgers: dict[str, tuple[object, dict[str, tuple[str, str]]]] = {}  # of drivers, as last heard of
-        self._selecting: dict[str, tuple[Object, Policy]] = {}  # policies, read from these very copies
-        self._took: dict[str, float] = {}  # seconds of the last look at each policy
+        self._queues = queues = Queues(client, namespace=settings.namespace)
+        caches, kinds = queues.caches, queues.kinds
         self._ready = asyncio.Event()
         self._leading = asyncio.Event()
-        self._caches = Caches(
-            client,
-            namespace=settings.namespace,
-            on_node=self._node_changed,
-            on_all=self._everything_changed,
-            on_relabelled=self._tell_policies_of,
-        )
         self._probe = probe = Probe(client, dry_runs=not settings.read_only)
-        intents = Intents(self._caches, probe)
+        intents = Intents(caches, probe)
         recorder, watches, refusals = Recorder(client, posts=not settings.read_only), Stopwatch(), Refusals()
         absence = Absence(noticed=settings.limits.not_ready, ignored=settings.ignore_not_ready)
-        standings = Standings(self._caches, absence)
-        ledger = Ledger(client, self._caches, standings, watches, settings.limits.first_looks)
+        standings = Standings(caches, absence)
+        ledger = Ledger(client, caches, standings, watches, settings.limits.first_looks)
         occupants = Occupants(client, refusals, namespace=settings.namespace)
-        reader = Reader(client, self._caches, intents, watches, settings.limits, occupants=occupants)
-        forecast = Forecast(self._caches, reader, ledger, absence=absence)
-        summary = Summary(client, self._caches, standings, recorder, settings, Observer(forecast), self._kinds.policies)
+        reader = Reader(client, caches, intents, watches, settings.limits, occupants=occupants)
+        forecast = Forecast(caches, reader, ledger, absence=absence)
+        summary = Summary(client, caches, standings, recorder, settings, Observer(forecast), kinds.policies)
         self._node_loop = NodeLoop(
             client,
-            self._caches,
+            caches,
             reader,
             recorder,
             watches,
             ledger,
             Evictor(client, occupants, recorder, refusals),
-            policies=self._kinds.policies,
-            drivers=self._kinds.drivers,
-            on_progress=self._policy_progressed,
+            policies=kinds.policies,
+            drivers=kinds.drivers,
+            on_progress=queues.policy_progressed,
             on_refused=probe.refused,
         )
-        snapshot = Snapshot(self._caches, self._kinds.policies, self._kinds.drivers, known=self._ready.is_set)
+        snapshot = Snapshot(caches, kinds.policies, kinds.drivers, known=self._ready.is_set)
         self._page = Page(snapshot, leading=self._leading, ready=self._ready)
         self._driver_loop = DriverLoop(client, intents, holds=not settings.read_only)
         self._policy_loop = PolicyLoop(
             client,
-            self._caches,
+            caches,
             intents,
             ledger,
             summary,
             probe,
-            policies=self._kinds.policies,
-            on_node=self._nodes.add,
+            policies=kinds.policies,
+            on_node=queues.nodes.add,
         )
-
-    # ------------------------------------------------------------------------------------------------ who is to be looked at
-
-    def _node_changed(self, name: str) -> None:
-        self._nodes.add(name)
-        record, node = self._caches.records.get(name), self._caches.nodes.get(name)
-        if record is not None:
-            self._policy_progressed(record.spec.policy_ref.name)
-        else:
-            self._tell_policies_of(node)
-
-    def _tell_policies_of(self, node: Object | None) -> None:
-        """Have those look again that select a node, as it is or as it was."""
-        before = self._selecting
-        self._selecting = {
-            name: known if (known := before.get(name)) and known[0] is body else (body, Policy.read(body))
-            for name, body in self._kinds.policies.items()
-        }
-        for name, (_, policy) in self._selecting.items():
-            if policy.selects(node):
-                self._policy_progressed(name)
-
-    def _policy_progressed(self, name: str) -> None:
-        self._policies.add_after(name, max(GATHER, min(GATHER_MORE * self._took.get(name, 0), GATHER_MOST)))
-
-    async def _look_at_policy(self, name: str) -> timedelta | None:
-        begun = time.monotonic()
-        again = await self._policy_loop.reconcile(name)
-        self._took[name] = time.monotonic() - begun
-        if name not in self._kinds.policies:
-            del self._took[name]
-        return again
-
-    def _policy_changed(self, name: str) -> None:
-        self._policies.add(name)
-        for driver in self._kinds.drivers:
-            self._drivers.add(driver)
-        for record in self._caches.records.by("policy", name):
-            self._nodes.add(record.name)
-        for other in self._kinds.policies:  # a selector that moved may contest a node, or no longer
-            self._policy_progressed(other)
-
-    def _driver_changed(self, name: str) -> None:
-        for policy in self._kinds.policies:
-            self._policy_progressed(policy)
-        body = self._kinds.drivers.get(name, {})
-        meta = body.get("metadata", {})
-        asked = meta.get("uid"), meta.get("generation"), meta.get("deletionTimestamp")
-        grants = {g["node"]: (g["token"], g["policy"]) for g in body.get("status", {}).get("inFlight", ())}
-        asked_before, before = self._ledgers.get(name, (None, {}))
-        self._ledgers[name] = asked, grants
-        if asked != asked_before or grants == before or not grants:
-            self._drivers.add_after(name, GATHER)  # that a ledger was written says nothing of the driver itself
-        for node in grants.keys() | before.keys():
-            if grants.get(node) != before.get(node):  # nobody else has to hear of it: a ledger is written for each node
-                self._nodes.add(node)
-        for policy in {policy for _, policy in grants.values()} - self._kinds.policies.keys():
-            self._policies.add(policy)
-        if asked != asked_before:
-            for record in self._caches.records.values():
-                if record.spec.driver == name and (record.state.token or record.state.phase not in AT_REST):
-                    self._nodes.add(record.name)
-
-    def _everything_changed(self) -> None:
-        for driver in self._kinds.drivers:
-            self._drivers.add_after(driver, GATHER)
-        for policy in self._kinds.policies:
-            self._policy_progressed(policy)
-        for record in self._caches.records.values():
-            if record.state.phase not in AT_REST:
-                self._nodes.add(record.name)
-
-    # ------------------------------------------------------------------------------------------------------------- running
 
     async def run(self) -> None:
         """Run until cancelled; a mistake of ours ends it, with everything it started. Raises Lost when another one may lead."""
@@ -206,31 +117,32 @@ class Operator:
             await (self._lead() if self._elector is None else self._elector.run(self._lead))
 
     async def _lead(self) -> None:
+        queues, caches, kinds = self._queues, self._queues.caches, self._queues.kinds
         self._leading.set()
         LEADING.set(1)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._caches.run(self._ready), name="caches")
+            tasks.create_task(caches.run(self._ready), name="caches")
             with unhurried():
                 await self._ready.wait()
             for kind, bodies, changed in (
-                (POLICIES, self._kinds.policies, self._policy_changed),
-                (DRIVERS, self._kinds.drivers, self._driver_changed),
+                (POLICIES, kinds.policies, queues.policy_changed),
+                (DRIVERS, kinds.drivers, queues.driver_changed),
             ):
                 there = Reflector(self._client, kind, _uid, partial(_forget_gone, bodies, changed))
                 await there.read()
                 bodies.update({b["metadata"]["name"]: b for b in (await self._client.list(kind)).items})
                 tasks.create_task(there.run(), name=f"reflector of {kind}")
             # Some may be left over, whether or not there is a driver.
-            await self._caches.read_rules(await self._probe.taint_rules())
-            self._everything_at_once()
+            await caches.read_rules(await self._probe.taint_rules())
+            queues.everything()
             for _ in range(self._settings.workers):
-                tasks.create_task(self._work("node", self._nodes, self._node_loop.reconcile))
+                tasks.create_task(self._work("node", queues.nodes, self._node_loop.reconcile))
             for _ in range(POLICY_WORKERS):
-                tasks.create_task(self._work("policy", self._policies, self._look_at_policy))
-            tasks.create_task(self._work("driver", self._drivers, self._driver_loop.reconcile))
+                tasks.create_task(self._work("policy", queues.policies, self._look_at_policy))
+            tasks.create_task(self._work("driver", queues.drivers, self._driver_loop.reconcile))
             tasks.create_task(self._resync(), name="resync")
             tasks.create_task(self._watch_our_kinds(), name="kopf")
-            log.info("watching %d policies and %d nodes", len(self._kinds.policies), len(self._caches.nodes.values()))
+            log.info("watching %d policies and %d nodes", len(kinds.policies), len(caches.nodes.values()))
 
     async def _work(
         self, loop: str, queue: WorkQueue[str], reconcile: Callable[[str], Awaitable[timedelta | None]]
@@ -259,18 +171,16 @@ class Operator:
             if again is not None:
                 queue.add_after(name, again.total_seconds()) if again else queue.add(name)
 
+    async def _look_at_policy(self, name: str) -> timedelta | None:
+        begun = time.monotonic()
+        again = await self._policy_loop.reconcile(name)
+        self._queues.looked_at_policy(name, time.monotonic() - begun)
+        return again
+
     async def _resync(self) -> None:
         while True:
             await asyncio.sleep(self._settings.resync.total_seconds())
-            self._everything_at_once()
-
-    def _everything_at_once(self) -> None:
-        for driver in self._kinds.drivers:
-            self._drivers.add(driver)
-        for policy in self._kinds.policies:
-            self._policies.add(policy)
-        for record in self._caches.records.values():
-            self._nodes.add(record.name)
+            self._queues.everything()
 
     async def _watch_our_kinds(self) -> None:
         """Let kopf watch until one of its tasks ends, as all do together. Raises Deaf: nobody can ask kopf to end.
@@ -278,7 +188,7 @@ class Operator:
         kopf gives a watch up for good when a list is refused (a token expired between two pages, a right taken away for a moment), and to end
         by itself it would cancel every task of this process, and wait for them.
         """
-        handlers = registry(self._client, self._kinds)
+        handlers = registry(self._client, self._queues.kinds)
         tasks = await kopf.spawn_tasks(registry=handlers, clusterwide=True, standalone=True, memo=kopf.Memo())
         self._on_start()  # at once: no signal has reached kopf yet
         try:
