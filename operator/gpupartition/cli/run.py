@@ -42,7 +42,8 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _run(kubeconfig: str | None, context: str | None, settings: Settings) -> int:
-    from gpupartition.controller.operator import Deaf, Operator
+    from gpupartition.controller.handlers import Deaf
+    from gpupartition.controller.operator import Operator
     from gpupartition.controller.serving import NotServing
     from gpupartition.kube import ApiError, Client
     from gpupartition.kube.lease import Lost

@@ -1,9 +1,13 @@
-"""kopf watches our own kinds. Its handlers keep a copy and put a name on a queue; they decide nothing and write nothing."""
+"""kopf watches our own kinds. Its handlers keep a copy and say whose has changed; they decide nothing and write nothing."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import kopf
@@ -11,6 +15,14 @@ import kopf
 from gpupartition import names
 from gpupartition.controller.records import DRIVERS, POLICIES
 from gpupartition.kube import Client, Object
+
+log = logging.getLogger(__name__)
+
+KOPF_ENDS = 5  # seconds that kopf's tasks are given to end
+
+
+class Deaf(Exception):  # noqa: N818  (reads as what happened)
+    """kopf watches policies and drivers no longer: started anew, the operator goes on where it was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +35,7 @@ class Kinds:
     on_driver: Callable[[str], None]
 
 
-def registry(client: Client, kinds: Kinds) -> kopf.OperatorRegistry:
+def _registry(client: Client, kinds: Kinds) -> kopf.OperatorRegistry:
     """The handlers, bound to these copies."""
     handlers = kopf.OperatorRegistry()
 
@@ -55,6 +67,26 @@ def registry(client: Client, kinds: Kinds) -> kopf.OperatorRegistry:
     return handlers
 
 
+async def watch(client: Client, kinds: Kinds, *, on_start: Callable[[], None]) -> None:
+    """Let kopf watch until one of its tasks ends, as all do together. Raises Deaf: nobody can ask kopf to end.
+
+    `on_start` is called when kopf has begun, which takes SIGTERM and SIGINT for itself. kopf gives a watch up for good when a list is refused
+    (a token expired between two pages, a right taken away for a moment), and to end by itself it would cancel every task of this process, and
+    wait for them.
+    """
+    handlers = _registry(client, kinds)
+    tasks = await kopf.spawn_tasks(registry=handlers, clusterwide=True, standalone=True, memo=kopf.Memo())
+    on_start()  # at once: no signal has reached kopf yet
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await _end_kopf()
+    errors = [task.exception() for task in done if not task.cancelled()]
+    error = next(filter(None, errors), None)
+    why = error or f"{', '.join(sorted(task.get_name() for task in done))} ended without a word"
+    raise Deaf(f"kopf watches policies and drivers no longer: {why}") from error
+
+
 def _keep(copies: dict[str, Object], name: str, body: kopf.Body, *, deleted: bool) -> bool:
     """Whether anything changed but what we ourselves wrote: a policy's status is ours, a driver's ledger is not only ours."""
     if deleted:
@@ -68,3 +100,21 @@ def _asked(body: Object) -> tuple[Any, ...]:
     meta = body["metadata"]
     ledger = body.get("status", {}).get("inFlight")
     return meta["uid"], meta.get("generation"), meta.get("annotations"), meta.get("deletionTimestamp"), ledger
+
+
+async def _end_kopf() -> None:
+    """Cancel all that kopf runs until it is gone: a watch of its swallows being cancelled once, and the process would wait for it for ever."""
+    home = Path(kopf.__file__).parent
+    until = time.monotonic() + KOPF_ENDS
+    while left := [t for t in asyncio.all_tasks() if home in Path(_code(t)).parents]:
+        if time.monotonic() > until:
+            log.error("%d tasks of kopf do not end", len(left))
+            return
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left, timeout=0.2)
+
+
+def _code(task: asyncio.Task[Any]) -> str:
+    """The file in which a task's coroutine is written."""
+    return str(getattr(getattr(task.get_coro(), "cr_code", None), "co_filename", ""))

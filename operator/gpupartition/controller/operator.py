@@ -10,16 +10,12 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
-from typing import Any
-
-import kopf
 
 from gpupartition.controller.driver import DriverLoop
 from gpupartition.controller.events import Recorder
 from gpupartition.controller.evictor import Evictor
 from gpupartition.controller.forecast import Forecast, Observer
-from gpupartition.controller.handlers import registry
+from gpupartition.controller.handlers import watch
 from gpupartition.controller.intent import Intents
 from gpupartition.controller.ledger import Ledger
 from gpupartition.controller.metrics import FAILED_TURNS, LAG, LEADING, TURNS, Snapshot
@@ -46,12 +42,7 @@ log = logging.getLogger(__name__)
 
 BEAT = 0.05  # seconds between two feelings of the event loop's pulse
 LEASE = "gpupartition"  # its name, in the operator's namespace
-KOPF_ENDS = 5  # seconds that kopf's tasks are given to end
 POLICY_WORKERS = 2  # a policy that waits for a slow answer must not hold up the others
-
-
-class Deaf(Exception):  # noqa: N818  (reads as what happened)
-    """kopf watches policies and drivers no longer: started anew, the operator goes on where it was."""
 
 
 class Operator:
@@ -141,7 +132,7 @@ class Operator:
                 tasks.create_task(self._work("policy", queues.policies, self._look_at_policy))
             tasks.create_task(self._work("driver", queues.drivers, self._driver_loop.reconcile))
             tasks.create_task(self._resync(), name="resync")
-            tasks.create_task(self._watch_our_kinds(), name="kopf")
+            tasks.create_task(watch(self._client, kinds, on_start=self._on_start), name="kopf")
             log.info("watching %d policies and %d nodes", len(kinds.policies), len(caches.nodes.values()))
 
     async def _work(
@@ -182,24 +173,6 @@ class Operator:
             await asyncio.sleep(self._settings.resync.total_seconds())
             self._queues.everything()
 
-    async def _watch_our_kinds(self) -> None:
-        """Let kopf watch until one of its tasks ends, as all do together. Raises Deaf: nobody can ask kopf to end.
-
-        kopf gives a watch up for good when a list is refused (a token expired between two pages, a right taken away for a moment), and to end
-        by itself it would cancel every task of this process, and wait for them.
-        """
-        handlers = registry(self._client, self._queues.kinds)
-        tasks = await kopf.spawn_tasks(registry=handlers, clusterwide=True, standalone=True, memo=kopf.Memo())
-        self._on_start()  # at once: no signal has reached kopf yet
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await _end_kopf()
-        errors = [task.exception() for task in done if not task.cancelled()]
-        error = next(filter(None, errors), None)
-        why = error or f"{', '.join(sorted(task.get_name() for task in done))} ended without a word"
-        raise Deaf(f"kopf watches policies and drivers no longer: {why}") from error
-
 
 def _uid(body: Object) -> str:
     return str(body["metadata"]["uid"])
@@ -212,24 +185,6 @@ def _forget_gone(
     if was is not None and name in bodies and _uid(bodies[name]) == was:
         del bodies[name]
         changed(name)
-
-
-async def _end_kopf() -> None:
-    """Cancel all that kopf runs until it is gone: a watch of its swallows being cancelled once, and the process would wait for it for ever."""
-    home = Path(kopf.__file__).parent
-    until = time.monotonic() + KOPF_ENDS
-    while left := [t for t in asyncio.all_tasks() if home in Path(_code(t)).parents]:
-        if time.monotonic() > until:
-            log.error("%d tasks of kopf do not end", len(left))
-            return
-        for task in left:
-            task.cancel()
-        await asyncio.wait(left, timeout=0.2)
-
-
-def _code(task: asyncio.Task[Any]) -> str:
-    """The file in which a task's coroutine is written."""
-    return str(getattr(getattr(task.get_coro(), "cr_code", None), "co_filename", ""))
 
 
 def _elector(client: Client, settings: Settings) -> Elector:

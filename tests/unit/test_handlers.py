@@ -1,4 +1,4 @@
-"""How the operator ends when what it runs on does."""
+"""How watching our own kinds ends when kopf does."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ import kopf
 import pytest
 from tests.unit.fleet import Fleet
 
-from gpupartition.controller.operator import Deaf, Operator
-from gpupartition.settings import Settings
+from gpupartition.controller.handlers import Deaf, Kinds, watch
 
-
-def operator() -> Operator:
-    return Operator(Fleet(1).client, Settings(), on_start=lambda: None)
+KINDS = Kinds(policies={}, drivers={}, on_policy=lambda _: None, on_driver=lambda _: None)
 
 
 async def fails() -> None:
@@ -37,4 +34,4 @@ async def test_an_operator_of_which_kopf_ends_is_deaf_whatever_kopf_says(
 
     monkeypatch.setattr(kopf, "spawn_tasks", spawn)
     with pytest.raises(Deaf, match=f"^kopf watches policies and drivers no longer: {why}$"):
-        await operator()._watch_our_kinds()
+        await watch(Fleet(1).client, KINDS, on_start=lambda: None)
