@@ -19,7 +19,7 @@ from gpupartition.api import crd
 from gpupartition.cli.documents import read
 from gpupartition.cli.offline import KINDS, refused
 from gpupartition.cli.options import ERROR, Unusable, complain
-from gpupartition.domain.written import LONGEST
+from gpupartition.domain.yaml_text import LONGEST
 from gpupartition.kube import Object
 
 

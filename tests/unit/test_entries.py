@@ -12,7 +12,7 @@ import yaml
 
 from gpupartition.domain import entries
 from gpupartition.domain.entries import Document, Unreadable, identity, is_there, used, waits_for_rest, written
-from gpupartition.domain.written import documents
+from gpupartition.domain.yaml_text import documents
 from gpupartition.names import ENTRIES
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)

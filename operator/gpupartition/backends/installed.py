@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 from gpupartition.domain.backend import Cluster, Problem, Refused
 from gpupartition.domain.entries import MAX_SIZE, Document, Unreadable
 from gpupartition.domain.objects import Object
-from gpupartition.domain.written import Illegible, documents
+from gpupartition.domain.yaml_text import Illegible, documents
 
 
 class Model(Protocol):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from gpupartition.cli.offline import KINDS, MOST, refused
 from gpupartition.cli.options import Unusable
 from gpupartition.cli.paint import on_one_line
-from gpupartition.domain.written import LONGEST, Illegible, documents, short
+from gpupartition.domain.yaml_text import LONGEST, Illegible, documents, short
 from gpupartition.names import API_VERSION, GROUP
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from gpupartition.api import crd, v1alpha1
 from gpupartition.domain import cel
-from gpupartition.domain.written import short
+from gpupartition.domain.yaml_text import short
 
 Schema = Mapping[str, Any]
 Found = Iterator[tuple[str, str]]  # the path of what is wrong, "" for the object, and a sentence

@@ -17,7 +17,7 @@ import yaml
 
 from gpupartition import names
 from gpupartition.domain.objects import Object
-from gpupartition.domain.written import Illegible, documents
+from gpupartition.domain.yaml_text import Illegible, documents
 
 ENTRY: Final = "ConfigMapEntry"
 _EDITED: Final = ""  # no entry has this key: when one was last removed

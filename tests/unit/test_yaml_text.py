@@ -7,8 +7,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from gpupartition.domain import written
-from gpupartition.domain.written import DEEPEST, LARGEST, Illegible, documents
+from gpupartition.domain import yaml_text
+from gpupartition.domain.yaml_text import DEEPEST, LARGEST, Illegible, documents
 
 PARSERS: Final = [yaml.SafeLoader, *([yaml.CSafeLoader] if yaml.__with_libyaml__ else [])]
 
@@ -16,7 +16,7 @@ PARSERS: Final = [yaml.SafeLoader, *([yaml.CSafeLoader] if yaml.__with_libyaml__
 @pytest.fixture(params=PARSERS, ids=lambda parser: parser.__name__, autouse=True)
 def _parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever of PyYAML's parsers there is on a machine."""
-    monkeypatch.setattr(written, "_LOADER", request.param)
+    monkeypatch.setattr(yaml_text, "_LOADER", request.param)
 
 
 def read(text: str) -> list[Any]:
@@ -101,7 +101,7 @@ BOMB: Final = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ('{"a": "\\udfff"}', "line 1: "),
         ("a:\n\tb: 1", "line 2: not YAML: "),
         ("a: b: c", "line 1: not YAML: mapping values are not allowed"),
-        ("a: 1\n" * (1 + written.LONGEST // 5), "line 1: longer than 8 MiB; keep of it what is needed here"),
+        ("a: 1\n" * (1 + yaml_text.LONGEST // 5), "line 1: longer than 8 MiB; keep of it what is needed here"),
         ('{"a": "' + "x" * LARGEST + '"}', "line 1: up to here the document comes to more than 4 MiB"),
     ],
     ids=lambda text: repr(text[:40]),
