@@ -75,7 +75,7 @@ async def kept(fleet: Fleet) -> AsyncIterator[Caches]:
 async def test_taint_rules_that_went_since_they_were_asked_for_are_not_waited_for() -> None:
     fleet = Downgraded(1)
     async with kept(fleet) as caches:
-        found = await Intents(caches, Probe(fleet.client)).driver(driver())
+        found = await Intents(caches, Probe(fleet.client, dry_runs=False)).driver(driver())
     assert (found.taint_rules, found.quiesce, found.problems) == (None, "Cordon", ())
 
 

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ from tests.unit.example import (
 from gpupartition.api.v1alpha1 import PolicySpec
 from gpupartition.backends.plugin_pods import base_label
 from gpupartition.controller.trimmed import trim_pod
-from gpupartition.domain.backend import Cluster, NodeFacts, Problem, Refused
+from gpupartition.domain.backend import Cluster, NodeFacts, Problem, Refused, Turn
 from gpupartition.domain.effects import PatchNode
 from gpupartition.domain.pool import Pool
 from gpupartition.names import DRIVER, FINGERPRINT, LAYOUT, STEP
@@ -188,6 +189,29 @@ def test_parts_come_before_the_whole_and_draw_on_the_same_counters() -> None:
     ]
     whole = {"memory": 80 * GI, "compute": 100}
     assert pool.counters == {"gpu-0-counters": whole, "gpu-1-counters": whole}
+
+
+@pytest.mark.parametrize(
+    ("dropped", "gate"),
+    [
+        ("spec.sharedCounters", "DRAPartitionableDevices"),
+        ("spec.devices[0].consumesCounters", "DRAPartitionableDevices"),
+        ("spec.devices[0].allowMultipleAllocations", "DRAConsumableCapacity"),
+        ("spec.devices[0].capacity.memory.requestPolicy", "DRAConsumableCapacity"),
+    ],
+)
+def test_what_the_api_server_would_drop_of_a_layout_is_refused_with_the_gate_and_other_layouts_are_not(
+    dropped: str, gate: str
+) -> None:
+    lacks = replace(CLUSTER, dropped=[dropped])
+    layouts = {"DRAPartitionableDevices": policy(2), "DRAConsumableCapacity": policy(0, sharing=SHARED)}
+    with pytest.raises(Refused) as refused:
+        BACKEND.compile(driver(), layouts.pop(gate), facts(), lacks)
+    (problem,) = refused.value.problems
+    assert (problem.reason, problem.turn) == ("FeatureGateOff", Turn.CLUSTER)
+    assert gate in problem.fix
+    for other in (*layouts.values(), policy(0)):
+        BACKEND.compile(driver(), other, facts(), lacks)
 
 
 def test_thirds_are_whole_bytes_rounded_down() -> None:

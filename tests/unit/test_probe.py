@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from tests.unit.published import driver
 
+from gpupartition.api.v1alpha1 import DriverSpec
 from gpupartition.controller import probe
 from gpupartition.controller.probe import Probe
+from gpupartition.kube import Forbidden
 
 if TYPE_CHECKING:
     from gpupartition.kube import Client, Kind, Object
+
+BASE = {"namespace": "gpu-driver", "name": "plugin"}
 
 
 class Server:
@@ -51,6 +55,31 @@ async def test_what_a_server_drops_is_asked_again_so_that_a_gate_can_be_switched
     assert await asking.dropped(driver()) == ("spec.sharedCounters",)
     server.on = True
     assert await asking.dropped(driver()) == ()
+
+
+async def test_what_is_dropped_of_slices_that_others_write_is_asked_too_and_a_refusal_says_nothing_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    theirs = DriverSpec.model_validate(
+        {"type": "ExampleDriver", "exampleDriver": {"daemonSet": BASE, "gpusPerNode": 8}}
+    )
+    assert await Probe(cast("Client", Server(on=False))).dropped(theirs) == ("spec.sharedCounters",)
+
+    class Refusing(Server):
+        refuses = True
+
+        async def create(self, kind: Kind, body: Object, *, dry_run: bool) -> Object:
+            if self.refuses:
+                raise Forbidden("create resourceslices", 403, "Forbidden", "not yours")
+            return await super().create(kind, body, dry_run=dry_run)
+
+    monkeypatch.setattr(probe, "GRANTED", timedelta(0))
+    server = Refusing(on=False)
+    asking = Probe(cast("Client", server))
+    assert await asking.dropped(theirs) == ()
+    assert await asking.dropped(driver()) == ("the slice as a whole (not yours)",)
+    server.refuses = False
+    assert await asking.dropped(theirs) == ("spec.sharedCounters",), "it is asked again"
 
 
 async def test_a_slice_that_was_refused_is_believed_before_an_earlier_yes() -> None:

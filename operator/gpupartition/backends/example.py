@@ -30,6 +30,7 @@ from gpupartition.backends.plugin_pods import (
     why_not_ready,
 )
 from gpupartition.backends.plugin_template import Settings, Unreadable
+from gpupartition.backends.probe import losses
 from gpupartition.domain import fingerprint
 from gpupartition.domain.backend import Cluster, Config, NodeFacts, Observation, Problem, Refused
 from gpupartition.domain.effects import Effect
@@ -96,7 +97,10 @@ class ExampleDriver(OnNode):
             parts=layout.equal.parts if layout.equal else 0,
             shared=layout.sharing.mode is SharingMode.SHARED,
         )
-        return _variant(base, plugin.set_to(base["spec"]["template"], wanted), cluster)
+        config = _variant(base, plugin.set_to(base["spec"]["template"], wanted), cluster)
+        if lost := [*losses(config.pool, cluster.dropped)]:
+            raise Refused(*lost)
+        return config
 
     def way_back(self, driver: DriverSpec, facts: NodeFacts, cluster: Cluster) -> Config:
         """The assignment that the node has, or a frozen variant of what its pod runs where that assignment would bring something else.

@@ -6,21 +6,47 @@ draw on their GPU's counters and be sold beside the whole. A dry run of some sli
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from gpupartition.api.v1alpha1 import DriverSpec
 from gpupartition.backends.slices import Target, skips
+from gpupartition.domain.backend import Problem, Turn
 from gpupartition.domain.fingerprint import Json
 from gpupartition.domain.pool import Device, Pool
 
-_NODE = "gpupartition-probe"
+_DRIVER: Final = "probe.gpupartition.dev"
+_NODE: Final = "gpupartition-probe"
+# Feature gate: the fields that are dropped while it is off (ResourceSlice strategy, dropDisabledFields).
+_GATES: Final[Mapping[str, Sequence[str]]] = {
+    "DRAPartitionableDevices": ("sharedCounters", "consumesCounters"),
+    "DRAConsumableCapacity": ("allowMultipleAllocations", "requestPolicy"),
+}
+
+
+def gate_off(why: str, fix: str) -> Problem:
+    """What of slices this API server loses, so that none like them may be published."""
+    return Problem(reason="FeatureGateOff", at="API server", why=why, fix=fix, turn=Turn.CLUSTER)
+
+
+def losses(pool: Pool, dropped: Sequence[str]) -> Iterator[Problem]:
+    """Why a pool cannot be published, by whomever, where these fields are dropped."""
+    needs = {
+        "DRAPartitionableDevices": bool(pool.counters),
+        "DRAConsumableCapacity": any(d.shared for d in pool.devices),
+    }
+    for gate, fields in _GATES.items():
+        lost = [path for path in dropped if path.rpartition(".")[2] in fields]
+        if needs[gate] and lost:
+            yield gate_off(
+                f"it drops {', '.join(lost)} of slices, and this driver's layout cannot be without",
+                f"switch on the feature gate {gate} (it is on by default from Kubernetes 1.36)",
+            )
 
 
 def probe(driver: DriverSpec) -> list[dict[str, Any]]:
     """Slices that use every feature that this operator relies on, to be created as a dry run: counters, and devices that draw on them."""
-    if driver.publish is None:
-        return []
+    name = driver.publish.driver_name if driver.publish is not None else _DRIVER
     size = {"memory": 8 * 1024**3}
     device = Device(
         name="gpu-0-full",
@@ -32,8 +58,8 @@ def probe(driver: DriverSpec) -> list[dict[str, Any]]:
         retired=True,
     )
     target = Target(
-        driver=driver.publish.driver_name,
-        pool_name=f"{driver.publish.driver_name}/{_NODE}",
+        driver=name,
+        pool_name=f"{name}/{_NODE}",
         nodes=[{"metadata": {"name": _NODE, "uid": ""}}],
         pool=Pool(devices=(device,), counters={"gpu-0": size}),
         assignment=None,

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 from gpupartition.api.v1alpha1 import Assigned, DriverSpec, GpuGroup, Layout, MultiNode, PolicySpec, PublishSpec
 from gpupartition.backends import slices
 from gpupartition.backends.grouped import follows, hostname, joined_by, pool_of
+from gpupartition.backends.probe import gate_off
 from gpupartition.backends.slices import Target
 from gpupartition.domain import fingerprint
 from gpupartition.domain.backend import (
@@ -27,7 +28,6 @@ from gpupartition.domain.backend import (
     Observation,
     Problem,
     Refused,
-    Turn,
 )
 from gpupartition.domain.effects import Effect
 from gpupartition.domain.entries import Document
@@ -85,7 +85,7 @@ class Publish:
         problems: list[Problem] = []
         if sold:
             problems.append(
-                _gate_off(
+                gate_off(
                     f"it drops {', '.join(sold)}, so that partitions would be sold beside the whole GPU",
                     "switch on the feature gates DRAPartitionableDevices and DRAConsumableCapacity "
                     "(they are on by default from Kubernetes 1.36)",
@@ -93,7 +93,7 @@ class Publish:
             )
         if skipped:
             problems.append(
-                _gate_off(
+                gate_off(
                     f"it silently drops {SKIPPED} of slices, so that pods would wait for a node plugin",
                     "switch on the feature gate DRAOptionalNodeOperations (alpha in Kubernetes 1.37), or write "
                     "nodeOperations: Plugin in the driver and run one",
@@ -248,10 +248,6 @@ class Publish:
             group=facts.group.name if facts.group is not None else "",
             skips=slices.skips(driver),
         )
-
-
-def _gate_off(why: str, fix: str) -> Problem:
-    return Problem(reason="FeatureGateOff", at="API server", why=why, fix=fix, turn=Turn.CLUSTER)
 
 
 def _spec(driver: DriverSpec) -> PublishSpec:

@@ -62,7 +62,8 @@ class Driver:
         shared = {(d.namespace, d.name) for d in self.backend.documents(self.spec)}  # nothing is compiled from those
         about = [c["metadata"] for c in self.cluster.config_maps]
         maps = tuple((m["uid"], m["resourceVersion"]) for m in about if (m["namespace"], m["name"]) not in shared)
-        object.__setattr__(self, "key", (self.uid, self.spec.model_dump_json(), sets, maps))
+        kept = tuple(self.cluster.dropped)
+        object.__setattr__(self, "key", (self.uid, self.spec.model_dump_json(), sets, maps, kept))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

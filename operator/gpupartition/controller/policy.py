@@ -87,7 +87,7 @@ class PolicyLoop:
         )
         lacking = () if policy.deleting or policy.spec.mode == "Observe" else await self._lacking(policy.spec)
         again = await self._turn(replace(scope, problems=(*scope.problems, *lacking)))
-        return min(again or GRANTED, GRANTED) if lacking or driver.problems else again
+        return min(again or GRANTED, GRANTED) if lacking or driver.problems or driver.cluster.dropped else again
 
     async def _lacking(self, spec: PolicySpec) -> Sequence[Problem]:
         return await self._probe.evictions(spec.rollout.drain)

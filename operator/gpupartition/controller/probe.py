@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
-from gpupartition.api.v1alpha1 import Drain, DrainMode, DriverSpec, NodeOperations, OnTimeout, PublishSpec
+from gpupartition.api.v1alpha1 import Drain, DrainMode, DriverSpec, OnTimeout
 from gpupartition.backends import probe as slices
 from gpupartition.domain.backend import Problem, Turn
 from gpupartition.domain.quiesce import TAINTS, chosen
@@ -39,7 +39,7 @@ class Probe:
         self._dry_runs = dry_runs
         self._taint_rules: Kind | None = None
         self._ask_again = 0.0  # on the monotonic clock
-        self._dropped: dict[tuple[str, NodeOperations], tuple[Sequence[str], float]] = {}  # and until when that stands
+        self._dropped: dict[tuple[str, str], tuple[Sequence[str], float]] = {}  # and until when that stands
         self._granted: set[str] = set()
 
     async def taint_rules(self) -> Kind | None:
@@ -106,29 +106,39 @@ class Probe:
         return what in self._granted
 
     async def dropped(self, driver: DriverSpec) -> Sequence[str]:
-        """Field paths that the server drops from the slices this driver would have us write; nothing is stored by asking."""
-        if driver.publish is None or not self._dry_runs:
+        """Field paths that the server drops from slices like those of this driver; nothing is stored by asking.
+
+        A slice that is refused is lost as a whole, where it is for us to write; of those that the driver's plugin writes nothing is known then.
+        """
+        if not self._dry_runs:
             return ()
-        asked = driver.publish.driver_name, driver.publish.node_operations
+        asked = _asked(driver)
         if self._dropped.get(asked, ((), 0.0))[1] <= time.monotonic():
             lost: list[str] = []
+            known = True
             for body in slices.probe(driver):
                 try:
                     answer = await self._client.create(RESOURCE_SLICES, body, dry_run=True)
                 except ApiError as error:
                     if error.status == 0 or error.status >= 500:
                         raise
-                    lost.append(f"the slice as a whole ({error.message})")
+                    known = driver.publish is not None
+                    lost += [f"the slice as a whole ({error.message})"] if known else []
                 else:
                     lost += slices.dropped(body, answer)
-            self._remember(driver.publish, tuple(sorted(set(lost))))
+            self._remember(driver, tuple(sorted(set(lost))), lasts=known and not lost)
         return self._dropped[asked][0]
 
     def refused(self, driver: DriverSpec, why: str) -> None:
         """Of several servers behind one address one has refused a slice, whatever the one said that was asked before."""
         if driver.publish is not None:
-            self._remember(driver.publish, (f"the slice as a whole ({why})",))
+            self._remember(driver, (f"the slice as a whole ({why})",), lasts=False)
 
-    def _remember(self, publish: PublishSpec, lost: Sequence[str]) -> None:
-        stands = time.monotonic() + GRANTED.total_seconds() if lost else math.inf
-        self._dropped[publish.driver_name, publish.node_operations] = lost, stands
+    def _remember(self, driver: DriverSpec, lost: Sequence[str], *, lasts: bool) -> None:
+        stands = math.inf if lasts else time.monotonic() + GRANTED.total_seconds()
+        self._dropped[_asked(driver)] = lost, stands
+
+
+def _asked(driver: DriverSpec) -> tuple[str, str]:
+    """What the answer depends on; the same for all drivers that publish themselves."""
+    return (driver.publish.driver_name, driver.publish.node_operations) if driver.publish is not None else ("", "")

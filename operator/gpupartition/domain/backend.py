@@ -52,7 +52,7 @@ class Problem:
 class Cluster:
     """What a backend may look at beside one node: all DaemonSets and ControllerRevisions of the driver's namespaces, and its ConfigMaps.
 
-    `dropped` are the fields that the API server silently drops, found by a dry run (only for backends that write slices).
+    `dropped` are the fields of slices that the API server silently drops, found by a dry run; none where that may not be asked.
     """
 
     daemon_sets: Sequence[Object] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from gpupartition.api.v1alpha1 import Assigned, Phase
@@ -10,6 +11,8 @@ from gpupartition.domain.pool import Pool
 from gpupartition.domain.retiring import retired
 from gpupartition.domain.world import State, World
 
+_NO_COUNTERS: Final = "draws on no counter of its GPU (is the API server's feature gate DRAPartitionableDevices off?)"
+_NOT_SHARED: Final = "is for one claim alone (is the API server's feature gate DRAConsumableCapacity off?)"
 IN_VAIN: Final = f"{Phase.ROLLING_BACK}Failed"
 STRANDED: Final = "Stranded"  # the same, and nothing else was wanted of the node: only people can say what leads on
 
@@ -67,4 +70,14 @@ def difference(seen: Pool, wanted: Pool) -> str:
         parts.append(f"{len(missing)} of {len(wanted.devices)} devices are missing, such as {min(missing)}")
     if gone:
         parts.append(f"{len(gone)} are there that should be gone, such as {min(gone)}")
-    return " and ".join(parts)
+    return " and ".join([*parts, *_bare(seen, wanted)])
+
+
+def _bare(seen: Pool, wanted: Pool) -> Iterator[str]:
+    """Which devices are there without what an API server drops while a feature gate is off."""
+    there = {device.name: device for device in seen.devices}
+    both = [(each, there[each.name]) for each in wanted.devices if each.name in there and not wanted.by_kind]
+    if free := [each.name for each, has in both if each.costs and not has.costs]:
+        yield f"{min(free)} {_NO_COUNTERS}"
+    if alone := [each.name for each, has in both if each.shared and not has.shared]:
+        yield f"{min(alone)} {_NOT_SHARED}"
