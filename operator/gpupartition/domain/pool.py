@@ -88,9 +88,10 @@ class Pool:
     )  # what was asked before
 
     def __hash__(self) -> int:
-        """By all that it is. The names of its devices are those of each other node of its kind."""
+        """Pools that are equal have devices of the same names, as all nodes of a kind do: those the first one's serial number tells apart."""
         if "hash" not in self._once:
-            self._once["hash"] = hash((self.generation, self.to_json()))
+            first = as_text([dict(device.attributes) for device in self.devices[:1]])
+            self._once["hash"] = hash((self.generation, first, *(d.name for d in self.devices)))
         return int(self._once["hash"])
 
     @property
@@ -234,11 +235,11 @@ class Pool:
         ordered = sorted(slices, key=lambda s: str(s["metadata"]["name"]))
         generation = max((int(s["spec"]["pool"]["generation"]) for s in ordered), default=0)
         current = [s["spec"] for s in ordered if int(s["spec"]["pool"]["generation"]) == generation]
-        offered = [[spec["pool"]["resourceSliceCount"], *(spec.get(name, ()) for name in _OFFERED)] for spec in current]
-        return _read(generation, orjson.dumps(offered))
+        attributes = [body.get("attributes", {}) for spec in current for body in spec.get("devices", ())]
+        bare = _read(generation, orjson.dumps(list(map(_without_attributes, current))))
+        return _labelled(bare, orjson.dumps(attributes)) if any(attributes) else bare
 
 
-_OFFERED: Final = ("sharedCounters", "devices")
 FLEET: Final = 128
 """The nodes of a fleet have a few pools, and what follows from one pool is worked out once for all that have it."""
 
@@ -265,20 +266,6 @@ def _shape(pool: Pool, kept: Collection[str] = ()) -> list[tuple[str, tuple[str,
 
 @lru_cache(maxsize=FLEET)
 def _read(generation: int, offered: bytes) -> Pool:
-    contents = orjson.loads(offered)
-    attributes = [body.pop("attributes", {}) for *_, bodies in contents for body in bodies]
-    bare = _read_bare(generation, orjson.dumps(contents))
-    if not any(attributes):
-        return bare
-    devices = (replace(device, attributes=own) for device, own in zip(bare.devices, attributes, strict=True))
-    pool = replace(bare, devices=tuple(devices))
-    pool._once["bare"] = bare  # noqa: SLF001
-    return pool
-
-
-@lru_cache(maxsize=FLEET)
-def _read_bare(generation: int, offered: bytes) -> Pool:
-    """What nodes of a kind have in common: their devices differ in serial numbers."""
     counters: dict[str, Amounts] = {}
     devices: list[Device] = []
     problems: list[str] = []
@@ -301,6 +288,20 @@ def _read_bare(generation: int, offered: bytes) -> Pool:
             if missing:
                 problems.append(f"device {device.name} draws on counter {missing[0]} of {name}, which does not exist")
     return Pool(devices=tuple(devices), counters=counters, generation=generation, problem="; ".join(problems[:3]))
+
+
+def _without_attributes(spec: Mapping[str, Any]) -> list[Any]:
+    """What slices of all nodes of a kind offer: their GPUs differ in serial numbers."""
+    devices = [{name: of for name, of in body.items() if name != "attributes"} for body in spec.get("devices", ())]
+    return [spec["pool"]["resourceSliceCount"], spec.get("sharedCounters", ()), devices]
+
+
+@lru_cache(maxsize=FLEET)
+def _labelled(bare: Pool, attributes: bytes) -> Pool:
+    devices = zip(bare.devices, orjson.loads(attributes), strict=True)
+    pool = replace(bare, devices=tuple(replace(device, attributes=its_own) for device, its_own in devices))
+    pool._once["bare"] = bare  # noqa: SLF001
+    return pool
 
 
 @lru_cache(maxsize=FLEET)
