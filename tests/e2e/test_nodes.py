@@ -6,13 +6,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.e2e import publishing, rollout
-from tests.e2e.harness import NODE_STATES, POLICIES, eventually
+from tests.e2e.harness import NODE_STATES, POLICIES, eventually, taint_rules
 from tests.e2e.history import Watcher
 from tests.e2e.rollout import condition
-from tests.e2e.stage import HALVES, WHOLE, Stage, stage
+from tests.e2e.stage import HALVES, WHOLE, Stage, halted_in, stage
 
 from gpupartition.kube import DEVICE_TAINT_RULES, NODES
-from gpupartition.names import ABANDON, LAYOUT, SKIP, STARTUP_TAINT, STEP
+from gpupartition.names import (
+    ABANDON,
+    FIELD_MANAGER,
+    FULL_NODE_NAME,
+    LAYOUT,
+    MANAGED_BY,
+    SKIP,
+    STARTUP_TAINT,
+    STEP,
+    TAINT_KEY,
+    taint_rule,
+)
 
 if TYPE_CHECKING:
     from tests.e2e.harness import Cluster
@@ -110,6 +121,38 @@ async def test_a_node_that_does_not_come_back_with_its_layout_fails_is_never_rol
         await rollout.ready(cluster, cluster.name)
         await rollout.at_rest(cluster)
     assert history.phases(node) == ["Quiescing", "Verifying", "Failed", "Releasing", "UpToDate"]
+
+
+@pytest.mark.newest
+async def test_a_rule_that_comes_too_late_for_a_node_that_was_goes_and_that_of_the_node_of_its_name_stays(
+    cluster: Cluster,
+) -> None:
+    scene = await stage(cluster, 1)
+    (node,) = scene.nodes
+    await rollout.operator(cluster)
+    await halted_in(scene, node, "Draining")
+    closed = await scene.closed_by(node)
+    for about in (node, "nobody"):
+        rule = {
+            "apiVersion": DEVICE_TAINT_RULES.api_version,
+            "kind": "DeviceTaintRule",
+            "metadata": {
+                "name": taint_rule(about, "of-the-one-before"),
+                "labels": {MANAGED_BY: FIELD_MANAGER},
+                "annotations": {FULL_NODE_NAME: about},
+            },
+            "spec": {
+                "deviceSelector": {"driver": scene.base.driver, "pool": about},
+                "taint": {"key": TAINT_KEY, "value": "", "effect": "None"},
+            },
+        }
+        await cluster.client.create(DEVICE_TAINT_RULES, rule)
+
+    async def only_its_own() -> bool:
+        return len(await taint_rules(cluster.client)) == 1
+
+    await eventually(only_its_own)
+    assert await scene.closed_by(node) == closed
 
 
 async def test_a_node_that_is_gone_for_long_leaves_both_sides_of_the_budget(cluster: Cluster) -> None:

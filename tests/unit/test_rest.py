@@ -121,6 +121,7 @@ def test_admission_answers_the_retry_that_was_asked_for() -> None:
     ("observed", "wanted", "change"),
     [
         (seen(HALVES), HALVES, "None"),
+        (replace(seen(HALVES), assignment=None), HALVES, "Restart"),
         (seen(WHOLE), WHOLE_UPGRADED, "Restart"),
         (seen(WHOLE), HALVES, "Repartition"),
         (seen(HALVES, pool=Pool(problem="1 of 2 slices")), HALVES, "Repartition"),

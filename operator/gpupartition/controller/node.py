@@ -16,7 +16,7 @@ from gpupartition.controller.evictor import Evictor
 from gpupartition.controller.ledger import Ledger
 from gpupartition.controller.metrics import TRANSITIONS
 from gpupartition.controller.reading import Reading, written
-from gpupartition.controller.records import NODE_STATES, with_state
+from gpupartition.controller.records import NODE_STATES, Record, with_state
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.controller.world import Moved, Reader
 from gpupartition.domain.backend import Refused
@@ -87,10 +87,13 @@ class NodeLoop:
         record = self._caches.records.get(name)
         if record is None:
             self._watches.forget(name)
-            return await self._sweep(name)
+            return await self._sweep(name, own="")
         if record.unreadable:
             log.warning("%s", record.state.message, extra={"node": name, "policy": record.spec.policy_ref.name})
             return None  # what keeps new claims away, if anything does, stays until somebody has mended it
+        swept = await self._sweep(name, own=names.taint_rule(name, record.spec.node_uid))
+        if swept is not None:
+            return swept
         try:
             if record.state.phase in AT_REST:
                 glance = await self._reader.glance(name, self._policies, self._drivers)
@@ -107,26 +110,25 @@ class NodeLoop:
             return AWAY  # its policy says why the driver cannot be read
         return turned
 
-    async def _sweep(self, name: str) -> timedelta | None:
-        """A rule whose record is gone was created by a worker that woke up too late: it has no effect, and goes."""
+    async def _sweep(self, name: str, *, own: str) -> timedelta | None:
+        """A rule of no record, or of that of the node before, was created by a worker that woke up too late: it has no effect, and goes."""
         for cached in self._caches.rules_of(name):
-            rules = replace(DEVICE_TAINT_RULES, api_version=cached["apiVersion"])
-            try:
-                meta = (await self._client.get(rules, cached["metadata"]["name"]))["metadata"]
-            except NotFound:
+            if cached["metadata"]["name"] == own:
                 continue
-            try:
-                await self._client.get(NODE_STATES, name)
-            except NotFound:
-                late = DeleteTaintRule(
-                    name=meta["name"],
-                    uid=meta["uid"],
-                    resource_version=meta["resourceVersion"],
-                    api_version=rules.api_version,
-                )
-                await carry_out(self._client, late)
-            else:
+            rules = replace(DEVICE_TAINT_RULES, api_version=cached["apiVersion"])
+            rule = await self._client.find(rules, cached["metadata"]["name"])
+            if rule is None:
+                continue
+            meta, body = rule["metadata"], await self._client.find(NODE_STATES, name)
+            if body is not None and _has_rule(Record.read(body), meta["name"]):
                 return SOON
+            late = DeleteTaintRule(
+                name=meta["name"],
+                uid=meta["uid"],
+                resource_version=meta["resourceVersion"],
+                api_version=rules.api_version,
+            )
+            await carry_out(self._client, late)
         return None
 
     async def _turn(self, reading: Reading) -> Turned:
@@ -227,6 +229,11 @@ class NodeLoop:
         log.info("the policy no longer has this node", extra=_about(reading))
         self._on_progress(record.spec.policy_ref.name)
         return None
+
+
+def _has_rule(record: Record, rule: str) -> bool:
+    """Whether it may be that of this record."""
+    return bool(record.unreadable) or names.taint_rule(record.name, record.spec.node_uid) == rule
 
 
 def decide(reading: Reading) -> Step | None:

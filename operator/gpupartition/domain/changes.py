@@ -200,7 +200,8 @@ def change_class(state: State, world: World, wanted: Config) -> str:
 
 def class_of(observed: Observation, wanted: Config, *, live: bool) -> str:
     """The same, once it is known whether the change can be live."""
-    if observed.running == wanted.fingerprint and observed.pool.equals(wanted.pool):
+    told = observed.assignment == wanted.assignment  # else its driver starts anew, if only to publish the same
+    if told and observed.running == wanted.fingerprint and observed.pool.equals(wanted.pool):
         return "None"
     return "Live" if live else depth(observed, wanted.pool)
 
