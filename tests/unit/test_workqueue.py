@@ -53,7 +53,7 @@ def now() -> float:
 
 def test_names_are_handed_out_in_the_order_in_which_they_came() -> None:
     async def story() -> list[str]:
-        queue = WorkQueue[str]()
+        queue = WorkQueue()
         for name in ("b", "a", "c", "a"):
             queue.add(name)
         assert len(queue) == 3
@@ -64,7 +64,7 @@ def test_names_are_handed_out_in_the_order_in_which_they_came() -> None:
 
 def test_a_hundred_events_about_one_name_are_one_piece_of_work() -> None:
     async def story() -> None:
-        queue = WorkQueue[str]()
+        queue = WorkQueue()
         for _ in range(100):
             queue.add("a")
         queue.done(await queue.get())
@@ -75,7 +75,7 @@ def test_a_hundred_events_about_one_name_are_one_piece_of_work() -> None:
 
 def test_an_event_while_a_worker_is_busy_is_one_more_piece_of_work_afterwards() -> None:
     async def story() -> None:
-        queue = WorkQueue[str]()
+        queue = WorkQueue()
         queue.add("a")
         key = await queue.get()
         queue.add("a")
@@ -91,7 +91,7 @@ def test_an_event_while_a_worker_is_busy_is_one_more_piece_of_work_afterwards() 
 
 def test_a_name_that_is_due_later_comes_at_the_earliest_time_that_was_asked_for() -> None:
     async def story() -> list[float]:
-        queue = WorkQueue[str]()
+        queue = WorkQueue()
         queue.add_after("a", 60)
         queue.add_after("a", 5)
         queue.add_after("a", 30)
@@ -107,7 +107,7 @@ def test_a_name_that_is_due_later_comes_at_the_earliest_time_that_was_asked_for(
 
 def test_an_event_does_not_cancel_an_appointment() -> None:
     async def story() -> list[float]:
-        queue, seen = WorkQueue[str](), []
+        queue, seen = WorkQueue(), []
         queue.add_after("a", 10)
         queue.add("a")
         for _ in range(2):
@@ -120,7 +120,7 @@ def test_an_event_does_not_cancel_an_appointment() -> None:
 
 def test_failures_in_a_row_are_tried_again_ever_later_up_to_the_limit_until_one_succeeds() -> None:
     async def story() -> tuple[list[float], float]:
-        queue = WorkQueue[str](first_retry=1, longest_retry=60)
+        queue = WorkQueue(first_retry=1, longest_retry=60)
         queue.add("a")
         key, pauses = await queue.get(), []
         for _ in range(40):
@@ -141,7 +141,7 @@ def test_failures_in_a_row_are_tried_again_ever_later_up_to_the_limit_until_one_
 
 def test_something_new_about_a_failed_name_is_looked_at_at_once() -> None:
     async def story() -> float:
-        queue = WorkQueue[str](first_retry=100)
+        queue = WorkQueue(first_retry=100)
         queue.add("a")
         queue.failed(await queue.get())
         queue.add("a")
@@ -154,14 +154,14 @@ def test_something_new_about_a_failed_name_is_looked_at_at_once() -> None:
 def test_giving_back_what_was_never_taken_is_refused() -> None:
     async def story() -> None:
         with pytest.raises(ValueError, match="without having been taken"):
-            WorkQueue[str]().done("a")
+            WorkQueue().done("a")
 
     play(story())
 
 
 def test_a_worker_that_is_cancelled_while_it_waits_takes_no_name_with_it() -> None:
     async def story() -> str:
-        queue = WorkQueue[str]()
+        queue = WorkQueue()
         waiting = asyncio.create_task(queue.get())
         await asyncio.sleep(0)
         queue.add("a")
@@ -183,7 +183,7 @@ def test_whatever_happens_no_name_is_in_two_hands_and_none_is_forgotten(
     events: list[tuple[str, float]], work: list[tuple[float, bool]], workers: int
 ) -> None:
     async def story() -> None:
-        queue = WorkQueue[str](first_retry=0.2, longest_retry=1)
+        queue = WorkQueue(first_retry=0.2, longest_retry=1)
         in_hand: Counter[str] = Counter()
         unseen: set[str] = set()
         turns = iter(work)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpupartition import names
 from gpupartition.controller.packed import (
@@ -64,6 +64,14 @@ class MayNotRead(Exception):  # noqa: N818  (reads as what happened)
     def __init__(self, namespace: str, error: Forbidden) -> None:
         super().__init__(str(error))
         self.namespace = namespace
+
+
+class Namespace(NamedTuple):
+    """Copies of what a driver's namespace holds."""
+
+    daemon_sets: Reflector[Object]
+    revisions: Reflector[Object]
+    pods: Reflector[Object]
 
 
 class Caches:
@@ -128,7 +136,7 @@ class Caches:
         self._rules: Reflector[Object] | None = None  # none where there are no DeviceTaintRules
         self._keeps_rules: asyncio.Task[None] | None = None
         self._given_up = 0  # changes of copies that are kept no more
-        self._namespaces: dict[str, tuple[Reflector[Object], Reflector[Object], Reflector[Object]]] = {}
+        self._namespaces: dict[str, Namespace] = {}
         self._config_maps: dict[tuple[str, str], Reflector[Object]] = {}
 
     @property
@@ -167,7 +175,7 @@ class Caches:
     def changes(self) -> int:
         """How often anything in any of them has changed."""
         rules = [self._rules] if self._rules is not None else []
-        of_namespaces = [each for three in self._namespaces.values() for each in three]
+        of_namespaces = [each for namespace in self._namespaces.values() for each in namespace]
         kept = (*self._fixed, *rules, *of_namespaces, *self._config_maps.values())
         return self._given_up + sum(each.changes for each in kept)
 
@@ -219,16 +227,15 @@ class Caches:
         assert self._tasks is not None, "the caches do not run yet"
         return self._tasks.create_task(reflector.run(), name=f"reflector of {reflector.kind}")
 
-    async def namespace(self, name: str) -> tuple[Reflector[Object], Reflector[Object], Reflector[Object]]:
-        """DaemonSets, ControllerRevisions and pods of a driver's namespace, read completely. Raises MayNotRead."""
+    async def namespace(self, name: str) -> Namespace:
+        """A driver's namespace, read completely. Raises MayNotRead."""
         if name not in self._namespaces:
-            three = (
+            new = self._namespaces[name] = Namespace(
                 Reflector(self._client, DAEMON_SETS, trim_daemon_set, lambda *_: self._on_all(), namespace=name),
                 Reflector(self._client, CONTROLLER_REVISIONS, trim, lambda *_: self._on_all(), namespace=name),
                 Reflector(self._client, PODS, trim_pod, self._pod_changed, namespace=name, indexes={"node": pod_node}),
             )
-            self._namespaces[name] = three
-            for reflector in three:
+            for reflector in new:
                 await self._begin(reflector)
         found = self._namespaces[name]
         for reflector in found:
@@ -269,7 +276,7 @@ class Caches:
 
     def pods(self, namespace: str, node: str) -> list[Object]:
         """Driver pods on a node; none while the namespace is not known yet."""
-        return list(self._namespaces[namespace][2].by("node", node)) if namespace in self._namespaces else []
+        return list(self._namespaces[namespace].pods.by("node", node)) if namespace in self._namespaces else []
 
     def _node_changed(self, name: str, old: Object | None, new: Object | None) -> None:
         labels = {value for body in (old, new) if body for value in body["metadata"]["labels"].values()}

@@ -219,8 +219,8 @@ class Intents:
         except MayNotRead as error:
             raise Refused(_rights_missing(error, operates=self._operates)) from error
         cluster = Cluster(
-            daemon_sets=[d for daemon_sets, _, _ in installed for d in sorted_bodies(daemon_sets)],
-            controller_revisions=[r for _, revisions, _ in installed for r in sorted_bodies(revisions)],
+            daemon_sets=[d for each in installed for d in sorted_bodies(each.daemon_sets)],
+            controller_revisions=[r for each in installed for r in sorted_bodies(each.revisions)],
             config_maps=[c for c in found if c is not None],
         )
         rules = await self._taint_rules()

@@ -135,9 +135,7 @@ class Operator:
             tasks.create_task(watch(self._client, kinds, on_start=self._on_start), name="kopf")
             log.info("watching %d policies and %d nodes", len(kinds.policies), len(caches.nodes.values()))
 
-    async def _work(
-        self, loop: str, queue: WorkQueue[str], reconcile: Callable[[str], Awaitable[timedelta | None]]
-    ) -> None:
+    async def _work(self, loop: str, queue: WorkQueue, reconcile: Callable[[str], Awaitable[timedelta | None]]) -> None:
         while True:
             name = await queue.get()
             try:

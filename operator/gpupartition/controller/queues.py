@@ -21,9 +21,9 @@ class Queues:
     """
 
     def __init__(self, client: Client, *, namespace: str) -> None:
-        self.nodes: WorkQueue[str] = WorkQueue(longest_retry=60)
-        self.policies: WorkQueue[str] = WorkQueue(longest_retry=60)
-        self.drivers: WorkQueue[str] = WorkQueue(longest_retry=60)
+        self.nodes = WorkQueue(longest_retry=60)
+        self.policies = WorkQueue(longest_retry=60)
+        self.drivers = WorkQueue(longest_retry=60)
         self.kinds = Kinds(policies={}, drivers={}, on_policy=self.policy_changed, on_driver=self.driver_changed)
         self.caches = Caches(
             client,

@@ -306,7 +306,7 @@ class Reader:
                 listed = await self._client.list(PODS, namespace=namespace, field_selector=selector)
                 found += [trim_pod(p) for p in listed.items]
             else:
-                found += (await self._caches.namespace(namespace))[2].by("node", node)
+                found += (await self._caches.namespace(namespace)).pods.by("node", node)
         return found
 
 

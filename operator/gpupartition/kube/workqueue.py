@@ -14,12 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Generic, TypeVar
-
-Key = TypeVar("Key")
 
 
-class WorkQueue(Generic[Key]):
+class WorkQueue:
     """Names waiting for a worker. Belongs to one event loop, whose clock it uses.
 
     `first_retry` and `longest_retry` are seconds: after its n-th failure in a row a name waits between half of and the whole of
@@ -29,18 +26,18 @@ class WorkQueue(Generic[Key]):
     def __init__(self, *, first_retry: float = 0.1, longest_retry: float = 300.0) -> None:
         self._first_retry = first_retry
         self._longest_retry = longest_retry
-        self._waiting: dict[Key, None] = {}  # a set that keeps its order, so that no name starves
-        self._busy: set[Key] = set()
-        self._dirty: set[Key] = set()
-        self._failures: dict[Key, int] = {}
-        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._waiting: dict[str, None] = {}  # a set that keeps its order, so that no name starves
+        self._busy: set[str] = set()
+        self._dirty: set[str] = set()
+        self._failures: dict[str, int] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
         self._ready = asyncio.Semaphore(0)  # counts the waiting
 
     def __len__(self) -> int:
         """How many names wait for a worker now (not those in a worker's hands, nor those due later)."""
         return len(self._waiting)
 
-    def add(self, key: Key) -> None:
+    def add(self, key: str) -> None:
         """Have `key` looked at as soon as a worker is free; if one is busy with it, once more afterwards."""
         if key in self._waiting:
             return
@@ -50,7 +47,7 @@ class WorkQueue(Generic[Key]):
         self._waiting[key] = None
         self._ready.release()
 
-    def add_after(self, key: Key, seconds: float) -> None:
+    def add_after(self, key: str, seconds: float) -> None:
         """Have `key` looked at in `seconds`, or earlier if that was asked for already."""
         loop = asyncio.get_running_loop()
         pending = self._timers.get(key)
@@ -60,7 +57,7 @@ class WorkQueue(Generic[Key]):
             pending.cancel()
         self._timers[key] = loop.call_later(seconds, self._due, key)
 
-    async def get(self) -> Key:
+    async def get(self) -> str:
         """Take the name that has waited longest; give it back with `done` or `failed`."""
         await self._ready.acquire()
         key = next(iter(self._waiting))
@@ -68,12 +65,12 @@ class WorkQueue(Generic[Key]):
         self._busy.add(key)
         return key
 
-    def done(self, key: Key) -> None:
+    def done(self, key: str) -> None:
         """Give `key` back after good work: its failures are forgotten."""
         self._failures.pop(key, None)
         self._give_back(key)
 
-    def failed(self, key: Key) -> float:
+    def failed(self, key: str) -> float:
         """Give `key` back to be tried again later; returns in how many seconds (sooner if something changes)."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
@@ -83,11 +80,11 @@ class WorkQueue(Generic[Key]):
         self.add_after(key, pause)
         return pause
 
-    def _due(self, key: Key) -> None:
+    def _due(self, key: str) -> None:
         del self._timers[key]
         self.add(key)
 
-    def _give_back(self, key: Key) -> None:
+    def _give_back(self, key: str) -> None:
         if key not in self._busy:
             raise ValueError(f"{key!r} was given back without having been taken: call get() first, and give back once")
         self._busy.discard(key)
