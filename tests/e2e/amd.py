@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from testbed import nodes
 from testbed.drivers import machine
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.e2e.harness import Cluster
 
-Object = dict[str, Any]
+    from gpupartition.kube import Object
 
 MI300X: Final = "AMD_Instinct_MI300X_OAM"
 

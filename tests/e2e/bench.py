@@ -14,9 +14,7 @@ from gpupartition.kube import NODES, PODS, RESOURCE_SLICES, NotFound
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from gpupartition.kube import Client
-
-Object = dict[str, Any]
+    from gpupartition.kube import Client, Object
 
 PREFIX: Final = "testbed.gpupartition.dev/"
 READY: Final = {"phase": "Running", "ready": True, "restarts": 0, "waiting": ""}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tests.e2e.harness import Cluster
 
-Object = dict[str, Any]
+    from gpupartition.kube import Object
 
 POLICY: Final = "modes"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import yaml
 from testbed import nodes
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.e2e.harness import Cluster
 
-Object = dict[str, Any]
+    from gpupartition.kube import Object
 
 H100: Final = "NVIDIA H100 80GB HBM3"
 A100: Final = "NVIDIA A100-SXM4-40GB"

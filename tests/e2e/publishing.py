@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from testbed.programs import Program
     from tests.e2e.harness import Cluster
 
-Object = dict[str, Any]
+    from gpupartition.kube import Object
 
 POLICY: Final = "own"
 WAIT: Final = {"drain": {"mode": "Wait"}}

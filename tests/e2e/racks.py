@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tests.e2e.claims import device_class
 from tests.e2e.publishing import Site, gpus
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.e2e.claims import Users
     from tests.e2e.harness import Cluster
 
-Object = dict[str, Any]
+
 RACK: Final = "example.com/rack"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from testbed import nodes as simulated
 from tests.e2e.harness import NODE_STATES, POLICIES, eventually
@@ -18,7 +18,7 @@ from gpupartition.kube import NODES, RESOURCE_SLICES
 if TYPE_CHECKING:
     from tests.e2e.harness import Cluster
 
-Object = dict[str, Any]
+    from gpupartition.kube import Object
 
 
 async def label(own: Racks, node: str, rack: str | None) -> None:

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
     from tests.e2e.claims import Users
     from tests.e2e.harness import Cluster
-    from tests.e2e.publishing import Object, Site
+    from tests.e2e.publishing import Site
+
+    from gpupartition.kube import Object
 
 HOLDERS = {
     "half-of-0": f"mine.index == 0 && {PART}",

@@ -14,7 +14,7 @@ from gpupartition.kube import RESOURCE_CLAIMS, RESOURCE_SLICES
 if TYPE_CHECKING:
     from tests.e2e.harness import Cluster
 
-Object = dict[str, Any]
+    from gpupartition.kube import Object
 
 H100 = "NVIDIA H100 80GB HBM3"
 MI300X = "AMD_Instinct_MI300X_OAM"

@@ -13,7 +13,7 @@ import random
 import signal
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from testbed.faultproxy import FaultProxy
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tests.e2e.harness import Cluster
     from tests.e2e.racks import Racks
 
-Object = dict[str, Any]
+    from gpupartition.kube import Object
 
 ROUNDS: Final = int(os.environ.get("UNREST_ROUNDS", "1"))
 SEED: Final = int(os.environ.get("UNREST_SEED", "2"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from testbed import nodes
 from testbed.drivers import machine
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
     from tests.e2e.harness import Cluster
 
-    from gpupartition.kube import Kind
-
-Object = dict[str, Any]
+    from gpupartition.kube import Kind, Object
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from testbed.programs import Program
     from tests.e2e.harness import Cluster
 
-Object = dict[str, Any]
+    from gpupartition.kube import Object
+
 V = TypeVar("V", bound=Vendor)
 
 COMPONENTS: Final = Path(__file__).parents[2] / "manifests" / "components"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from testbed import nodes
@@ -26,14 +25,12 @@ from testbed.drivers.mounts import Mount, Original, _Version
 from testbed.drivers.pods import DriverPod
 from tests.unit.simulated import play
 
-from gpupartition.kube import DAEMON_SETS
+from gpupartition.kube import DAEMON_SETS, Object
 
 MI300X = "AMD_Instinct_MI300X_OAM"
 MI300A = "AMD_Instinct_MI300A"
 MI325X = "AMD_Instinct_MI325X_OAM"
 MI210 = "AMD_Instinct_MI210"
-
-Object = dict[str, Any]
 
 
 def modes(gpus: Gpus) -> list[str]:

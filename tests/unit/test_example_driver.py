@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from testbed.drivers.example import BadEnvironmentError, Settings, draw, quantity
 from testbed.drivers.slices import Pool, Writes, compare
 
-Object = dict[str, Any]
+from gpupartition.kube import Object
 
 POOL = Pool(driver="gpu.example.com", node="n1", node_uid="uid-of-n1", name="n1")
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 from testbed.drivers.example import BadEnvironmentError, Settings, draw
 from testbed.drivers.pods import DriverPod
 from testbed.faults import BadFaultError, Behaviour, Running, behave, parse
 
-Object = dict[str, Any]
+from gpupartition.kube import Object
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

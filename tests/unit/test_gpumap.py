@@ -20,10 +20,10 @@ from gpupartition.cli.paint import Line, rendered
 from gpupartition.domain import gpumap
 from gpupartition.domain.gpumap import Gpu, NodeMap, Part, Use
 from gpupartition.domain.pool import Device, Pool
+from gpupartition.kube import Object
 from gpupartition.names import TAINT_KEY
 
 DRIVER: Final = "gpu.example.com"
-Object = dict[str, Any]
 
 
 def published(*, gpus: int = 2, parts: int = 0, shared: bool = False, node: str = "n") -> list[Object]:

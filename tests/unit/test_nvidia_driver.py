@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import yaml
@@ -18,13 +17,11 @@ from testbed.drivers.nvidia_slices import draw, meant
 from testbed.drivers.pods import DriverPod
 from tests.unit.simulated import play
 
-from gpupartition.kube import DAEMON_SETS
+from gpupartition.kube import DAEMON_SETS, Object
 
 H100 = "NVIDIA H100 80GB HBM3"
 A100 = "NVIDIA A100-SXM4-40GB"
 A30 = "NVIDIA A30"
-
-Object = dict[str, Any]
 
 
 def cut(product: str, **counts: int) -> Gpu:
