@@ -16,8 +16,8 @@ from gpupartition.backends.recognised import keeper, publishes_gpus, recognised
 from gpupartition.cli.foresight import copied
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.intent import Driver, Intents, Policy, labels
+from gpupartition.controller.readiness import is_ready
 from gpupartition.controller.records import DRIVERS, POLICIES
-from gpupartition.controller.trimmed import condition
 from gpupartition.domain.adoption import (
     LASTING,
     Adopted,
@@ -185,7 +185,7 @@ class _Nodes:
             holder = self._holder(name, node)
             if mine and holder:
                 self.governed[name] = f"GpuPartitionPolicy {holder} has it"
-            elif mine and condition(node, "Ready") != "True":
+            elif mine and not is_ready(node):
                 self.left_out[name] = "it is not Ready"
             elif mine:
                 self._decide(name, mine)

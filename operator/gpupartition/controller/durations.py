@@ -6,9 +6,9 @@ from collections.abc import Hashable
 from datetime import timedelta
 
 from gpupartition.api.v1alpha1 import Phase
+from gpupartition.controller.readiness import is_ready
 from gpupartition.controller.records import Record
 from gpupartition.controller.stopwatch import Stopwatch
-from gpupartition.controller.trimmed import is_ready
 from gpupartition.domain.backend import Observation
 from gpupartition.domain.destination import is_expected
 from gpupartition.domain.holders import Holder

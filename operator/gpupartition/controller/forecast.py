@@ -14,9 +14,9 @@ from gpupartition.controller.caches import Caches
 from gpupartition.controller.intent import Policy
 from gpupartition.controller.ledger import Ledger
 from gpupartition.controller.occupants import Occupants
+from gpupartition.controller.readiness import LONG_AGO
 from gpupartition.controller.records import Record
 from gpupartition.controller.scope import Absence, Scope, ledger_of, standing
-from gpupartition.controller.trimmed import LONG_AGO
 from gpupartition.controller.world import Reader
 from gpupartition.domain.admission import Standing
 from gpupartition.domain.plan import Candidate, Lane, Plan, plan

@@ -14,11 +14,11 @@ from functools import partial
 from gpupartition.api.v1alpha1 import DriftBrake, DriverStatus, Grant, OnFailure, Phase, Purpose
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.intent import Policy, unreadable_ledger
+from gpupartition.controller.readiness import is_ready
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, dump, new_record
 from gpupartition.controller.scope import Scope, Standings, is_ignored, ledger_of
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.controller.together import Together
-from gpupartition.controller.trimmed import condition
 from gpupartition.domain.admission import Admission, Rules, admit, resolve
 from gpupartition.domain.drift import brake, brake_message
 from gpupartition.domain.others import at_work
@@ -248,7 +248,7 @@ class Ledger:
         moving = record.state.phase not in AT_REST
         if node is None or is_ignored(node, self._absence):
             return moving and not record.state.recovering
-        return moving or condition(node, "Ready") != "True" or bool(at_work(node))
+        return moving or not is_ready(node) or bool(at_work(node))
 
 
 def moving(driver: str, ledger: Iterable[Grant], records: Iterable[Record]) -> set[str]:

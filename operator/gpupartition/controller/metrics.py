@@ -17,7 +17,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gpupartition.api.v1alpha1 import Phase
-from gpupartition.controller.trimmed import said_at
+from gpupartition.controller.readiness import said_at
 from gpupartition.domain.drift import DAY
 from gpupartition.domain.suspension import is_paused
 from gpupartition.domain.world import AT_REST

@@ -25,8 +25,9 @@ from gpupartition.controller.facts import (
 )
 from gpupartition.controller.intent import NOTHING, Driver, Intent, Intents, Policy, known, revert
 from gpupartition.controller.occupants import EVICTING, Occupants, Seen
+from gpupartition.controller.readiness import is_ready, since_ready
 from gpupartition.controller.records import Record
-from gpupartition.controller.trimmed import is_ready, since_ready, trim_node
+from gpupartition.controller.trimmed import trim_node
 from gpupartition.domain.backend import Config, Kept, NodeFacts, Observation
 from gpupartition.domain.destination import in_vain
 from gpupartition.domain.disturbance import disturbance

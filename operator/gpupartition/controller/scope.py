@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from gpupartition.api.v1alpha1 import DrainMode, DriverStatus, Grant, NodeStateStatus, Phase
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.intent import Driver, Intent, Intents, Policy, labels
+from gpupartition.controller.readiness import is_ready, since_ready
 from gpupartition.controller.records import Record
 from gpupartition.controller.remembered import Remembered
-from gpupartition.controller.trimmed import is_ready, since_ready
 from gpupartition.domain.admission import Standing
 from gpupartition.domain.backend import Problem, Turn
 from gpupartition.domain.destination import STRANDED

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Iterable
 from sys import intern
-from typing import Any
 
 from gpupartition import names
+from gpupartition.controller.readiness import readiness
 from gpupartition.controller.records import Record
 from gpupartition.domain.leading import led, nodes_led
 from gpupartition.domain.quiesce import is_ours
 from gpupartition.kube import Object
-
-LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def trim(body: Object, *more: str) -> Object:
@@ -116,36 +113,10 @@ def record_on(record: Record) -> Iterable[str]:
 
 def node_ready(body: Object) -> Iterable[str]:
     """What it says of being Ready."""
-    return (condition(body, "Ready"),)
+    return (readiness(body),)
 
 
 def pod_node(body: Object) -> Iterable[str]:
     """The node that it runs on."""
     node = body["spec"].get("nodeName", "")
     return (str(node),) if node else ()
-
-
-def condition(body: Mapping[str, Any], kind: str) -> str:
-    """Status of a condition; "" when it is not there."""
-    found = (c for c in body.get("status", {}).get("conditions", ()) if c["type"] == kind)
-    return next((str(c["status"]) for c in found), "")
-
-
-def is_ready(node: Object | None) -> bool:
-    """Whether a node is there, and Ready."""
-    return node is not None and condition(node, "Ready") == "True"
-
-
-def since_ready(node: Object | None, *, ready: bool = True) -> datetime | None:
-    """Since when a node has been Ready, or has not been; None while that is not so, or nobody says since when."""
-    found = node.get("status", {}).get("conditions", ()) if node is not None else ()
-    times = [c.get("lastTransitionTime") for c in found if c["type"] == "Ready" and (c["status"] == "True") is ready]
-    return said_at(times[0]) if times and times[0] else None
-
-
-def said_at(text: str) -> datetime:
-    """The time of a condition that others write: what no calendar here has was long ago, and nothing is in the future."""
-    try:
-        return min(datetime.fromisoformat(text), datetime.now(UTC))
-    except ValueError:
-        return LONG_AGO

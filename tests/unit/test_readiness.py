@@ -1,4 +1,4 @@
-"""What single objects tell about a node, whatever they say."""
+"""Since when a node is Ready, whatever it says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpupartition.controller.trimmed import since_ready
+from gpupartition.controller.readiness import since_ready
 
 
 def node(status: str, since: str) -> dict[str, object]:
