@@ -56,8 +56,10 @@ class Device:
 
     def text(self, *names: str) -> str:
         """What an attribute says, by the first of these names that it has; "" where that is no text, or there is none."""
-        value: Mapping[str, Any] = next((found for name in names if (found := self.attributes.get(name))), {})
-        return str(value.get("string", ""))
+        for name in names:
+            if found := self.attributes.get(name):
+                return str(found.get("string", ""))
+        return ""
 
     def hardware(self) -> tuple[Any, ...]:
         """What the device is, without its labels: two devices that agree here are the same thing to whoever holds one."""
