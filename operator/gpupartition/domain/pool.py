@@ -52,7 +52,6 @@ class Device:
     kind: str = ""
     retired: bool = False
     place: Mapping[str, Any] = field(default_factory=dict)
-    _hardware: list[tuple[Any, ...]] = field(default_factory=list, init=False, repr=False, compare=False)  # once asked
 
     def text(self, *names: str) -> str:
         """What an attribute says, by the first of these names that it has; "" where that is no text, or there is none."""
@@ -63,11 +62,10 @@ class Device:
 
     def hardware(self) -> tuple[Any, ...]:
         """What the device is, without its labels: two devices that agree here are the same thing to whoever holds one."""
-        if not self._hardware:
-            costs = {name: dict(amounts) for name, amounts in self.costs.items()}
-            exact = (self.name, dict(self.capacity), costs, self.shared, dict(self.place))
-            self._hardware.append((self.gpu, self.kind) if self.gpu else exact)
-        return self._hardware[0]
+        if self.gpu:
+            return self.gpu, self.kind
+        costs = {name: dict(amounts) for name, amounts in self.costs.items()}
+        return self.name, dict(self.capacity), costs, self.shared, dict(self.place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +83,8 @@ class Pool:
     problem: str = ""
     kept: Mapping[str, Any] = field(default_factory=dict)
     group: str = ""
-    _once: dict[object, Any] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )  # what was asked before
+    _once: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What was asked before."""
 
     def __hash__(self) -> int:
         """Pools that are equal have devices of the same names, as all nodes of a kind do: those the first one's serial number tells apart."""
