@@ -18,7 +18,7 @@ Counts = Mapping[str, int]  # partitions by the name of their profile
 
 @dataclass(frozen=True, slots=True, order=True)
 class Placement:
-    """One partition in its place: `profile` is the name, in the model's spelling."""
+    """One partition in its place: from which memory slice on, counted from 0; `profile` is the name, in the model's spelling."""
 
     start: int
     profile: str

@@ -22,6 +22,7 @@ from gpupartition.names import TAINT_KEY
 T = TypeVar("T")
 
 Amounts = Mapping[str, int]
+"""Counters or capacity by name: quantities as whole numbers, fractions rounded up; memory in bytes."""
 
 MAX_RECORD: Final = 262_144  # characters of a pool in a node's record
 NODES: Final = "gpupartition-nodes"

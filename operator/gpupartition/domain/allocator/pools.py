@@ -75,7 +75,7 @@ class Device:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Slice:
-    """One ResourceSlice, read once for all nodes."""
+    """One ResourceSlice, read once for all nodes. `count`: how many its pool has; `by_device`: each device says where it can be used."""
 
     name: str
     pool: PoolId

@@ -15,6 +15,7 @@ from typing import Any, Final
 from gpupartition.domain import quantity
 
 Amount = int | Fraction
+"""A quantity, exactly: the scheduler adds and compares them so."""
 
 DeviceId = tuple[str, str, str]
 """Driver, pool, name: two devices of one id are one device."""
