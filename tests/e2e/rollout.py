@@ -13,7 +13,6 @@ import yaml
 from testbed.controlplane import ROOT
 from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, eventually, taint_rules
 from tests.e2e.history import AT_REST
-from tests.e2e.history import Watcher as Watcher  # noqa: PLC0414  (test_publish_changes.py has it from here)
 
 from gpupartition.kube import CONFIG_MAPS, NODES, PODS, Kind
 from gpupartition.names import API_VERSION, FREEZE_CONFIG_MAP, OPERATOR_NAMESPACE

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tests.e2e.harness import NODE_STATES, POLICIES, eventually
+from tests.e2e.history import Watcher
 from tests.e2e.publishing import (
     FULL,
     PART,
@@ -24,7 +25,6 @@ from tests.e2e.publishing import (
     usable,
 )
 from tests.e2e.rollout import (
-    Watcher,
     annotate,
     apply,
     at_rest,
