@@ -23,9 +23,9 @@ from tests.unit.fleet import Fleet, policy
 from gpupartition.api.v1alpha1 import Assigned, DriverStatus, Grant, NodeStateStatus, Phase
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.events import Recorder
-from gpupartition.controller.forecast import Forecast, Observer
 from gpupartition.controller.intent import Intents, Policy
 from gpupartition.controller.ledger import Ledger
+from gpupartition.controller.planner import Observer, Planner
 from gpupartition.controller.policy import PolicyLoop
 from gpupartition.controller.probe import Probe
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, dump, new_record, with_state
@@ -240,7 +240,7 @@ def _loop(fleet: Fleet, caches: Caches, intents: Intents, looks: Looks) -> Polic
     standings = Standings(caches, absence)
     ledger = ClockedLedger(looks.admission, client, caches, standings, watches, settings.limits.first_looks)
     reader = Reader(client, caches, intents, watches, settings.limits)
-    observer = Observer(Forecast(caches, reader, ledger, absence=absence))
+    observer = Observer(Planner(caches, reader, ledger, absence=absence))
     summary = ClockedSummary(looks.status, client, caches, standings, Recorder(client), settings, observer, policies)
     probe = Probe(client, dry_runs=False)
     return PolicyLoop(client, caches, intents, ledger, summary, probe, policies=policies, on_node=lambda _: None)

@@ -15,7 +15,7 @@ from tests.unit.fleet import DRIVER, Fleet, asking, policy
 
 from gpupartition.cli.documents import Document
 from gpupartition.cli.fitting import prospect
-from gpupartition.cli.foresight import look_ahead
+from gpupartition.cli.planned import planned_for
 from gpupartition.domain.fit import Fits
 from gpupartition.kube.pauses import unhurried
 from gpupartition.settings import Settings
@@ -54,7 +54,7 @@ def _fit() -> Figure:
 
 def _who_fits(fleet: Fleet, document: Document) -> float:
     async def look() -> float:
-        seen = await look_ahead(fleet.client, Settings(), [document], ())
+        seen = await planned_for(fleet.client, Settings(), [document], ())
         begun = time.process_time()
         with unhurried():
             found = await prospect(fleet.client, seen, lambda: False)
@@ -75,7 +75,7 @@ async def _whole(fleet: Fleet, document: Document) -> float:
     """All that the command does, but for printing."""
     begun = time.process_time()
     with unhurried():
-        seen = await look_ahead(fleet.client, Settings(), [document], ())
+        seen = await planned_for(fleet.client, Settings(), [document], ())
         fit = await prospect(fleet.client, seen, lambda: False)
     took = time.process_time() - begun
     (plan,) = seen.plans

@@ -14,7 +14,7 @@ from tests.unit.fleet import Fleet, policy
 
 from gpupartition.__main__ import main
 from gpupartition.cli import adopt, documents
-from gpupartition.cli.foresight import foresee
+from gpupartition.cli.planned import plans_for
 from gpupartition.cli.survey import Adoption, survey
 from gpupartition.controller.records import DRIVERS
 from gpupartition.domain.plan import Fate
@@ -56,7 +56,7 @@ def test_what_is_printed_can_be_planned_with_and_changes_nothing(form: str, tmp_
     fleet.not_ready("node-07")
     path = tmp_path / "printed"
     path.write_text(adopt.FORMS[form](found(fleet)))
-    plans = asyncio.run(foresee(fleet.client, Settings(), documents.read([str(path)])))
+    plans = asyncio.run(plans_for(fleet.client, Settings(), documents.read([str(path)])))
     assert sum(len(plan.nodes) for plan in plans) == 69
     assert {node.fate for plan in plans for node in plan.nodes} == {Fate.UP_TO_DATE}
 

@@ -11,9 +11,9 @@ import pytest_asyncio
 from tests.unit.fleet import Fleet, equal, policy
 
 from gpupartition.controller.caches import Caches
-from gpupartition.controller.forecast import Forecast, Observer
 from gpupartition.controller.intent import Intents, Policy
 from gpupartition.controller.ledger import Ledger
+from gpupartition.controller.planner import Observer, Planner
 from gpupartition.controller.probe import Probe
 from gpupartition.controller.records import DRIVERS, POLICIES
 from gpupartition.controller.scope import Absence, Scope, Standings, read_scope
@@ -37,7 +37,7 @@ class Observed(Fleet):
         absence = Absence(noticed=settings.limits.not_ready, ignored=settings.ignore_not_ready)
         ledger = Ledger(client, self.caches, Standings(self.caches, absence), watches, settings.limits.first_looks)
         reader = Reader(client, self.caches, self.intents, watches, settings.limits)
-        self.observer = Observer(Forecast(self.caches, reader, ledger, absence=absence))
+        self.observer = Observer(Planner(self.caches, reader, ledger, absence=absence))
 
     async def scope(self) -> Scope:
         """What there is, as the copies have it now."""

@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 from tests.unit.fleet import Fleet, equal, policy
 
 from gpupartition.cli import map as command
-from gpupartition.cli.foresight import foresee
 from gpupartition.cli.options import Unusable, save
 from gpupartition.cli.page import MOST, page
+from gpupartition.cli.planned import plans_for
 from gpupartition.cli.show import Shown
 from gpupartition.cli.svg import CLASSES, document, picture, safe
 from gpupartition.domain.course import MOST as MOST_STEPS
 from gpupartition.domain.course import course
 from gpupartition.domain.gpumap import NodeMap, Use
-from gpupartition.domain.outlook import capacity
+from gpupartition.domain.plan_summary import capacity
 from gpupartition.domain.prospect import Prospect
 from gpupartition.kube import DEVICE_TAINT_RULES
 from gpupartition.settings import Settings
@@ -55,7 +55,7 @@ def fleet() -> Fleet:
 
 async def planned(made: Fleet, **spec: Any) -> list[Plan]:
     made.apply(policy("inference", equal(2), **spec))
-    return await foresee(made.client, Settings())
+    return await plans_for(made.client, Settings())
 
 
 def shown(plans: list[Plan]) -> str:

@@ -10,11 +10,11 @@ from tests.unit.fleet import READY, Fleet, driver, equal, policy, whole
 
 from gpupartition.cli import show
 from gpupartition.cli.documents import Document
-from gpupartition.cli.foresight import foresee
 from gpupartition.cli.options import Unusable
+from gpupartition.cli.planned import plans_for
 from gpupartition.domain.course import course
-from gpupartition.domain.outlook import capacity, findings, sentence
 from gpupartition.domain.plan import Fate, Plan
+from gpupartition.domain.plan_summary import capacity, findings, sentence
 from gpupartition.domain.prospect import Prospect
 from gpupartition.kube import NODES, RESOURCE_SLICES, Object
 from gpupartition.settings import Settings
@@ -22,7 +22,7 @@ from gpupartition.settings import Settings
 
 async def plans(fleet: Fleet, *bodies: Object, names: tuple[str, ...] = ()) -> list[Plan]:
     documents = [Document(at=f"document {number}", body=body) for number, body in enumerate(bodies, 1)]
-    return await foresee(fleet.client, Settings(), documents, names)
+    return await plans_for(fleet.client, Settings(), documents, names)
 
 
 async def plan(fleet: Fleet, **body: Any) -> Plan:

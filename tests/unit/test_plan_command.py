@@ -13,7 +13,7 @@ from tests.unit.fleet import policy
 from gpupartition.__main__ import main
 from gpupartition.cli import plan
 from gpupartition.controller.operator import Operator
-from gpupartition.domain import outlook
+from gpupartition.domain import plan_summary
 from gpupartition.kube import NotFound
 
 NOWHERE = {
@@ -37,7 +37,7 @@ def test_an_unknown_finding_or_none_at_all_is_wrong_usage(
 
 
 def test_every_finding_of_a_plan_can_be_named() -> None:
-    assert set(plan.FINDINGS) == {*outlook.FINDINGS, plan.UNSCHEDULABLE}
+    assert set(plan.FINDINGS) == {*plan_summary.FINDINGS, plan.UNSCHEDULABLE}
 
 
 def test_without_a_kubeconfig_nothing_can_be_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,8 +11,8 @@ from tests.unit.fleet import DRIVER, Fleet, asking, device_class, policy, whole
 from gpupartition.cli import show
 from gpupartition.cli.documents import Document
 from gpupartition.cli.fitting import prospect, prospect_in_time
-from gpupartition.cli.foresight import look_ahead
 from gpupartition.cli.options import Unusable
+from gpupartition.cli.planned import planned_for
 from gpupartition.domain.fit import Fits
 from gpupartition.domain.prospect import Prospect
 from gpupartition.kube import (
@@ -37,7 +37,7 @@ ALL_AT_ONCE: Final = {"maxUnavailable": "100%"}
 
 async def prospect_of(fleet: Fleet, *bodies: Object, late: bool = False) -> Prospect:
     documents = [Document(at="policy", body=body) for body in bodies or (policy(rollout=ALL_AT_ONCE),)]
-    seen = await look_ahead(fleet.client, Settings(), documents, ())
+    seen = await planned_for(fleet.client, Settings(), documents, ())
     return await prospect(fleet.client, seen, lambda: late)
 
 
@@ -252,7 +252,7 @@ class Closed(Fleet):
 
 
 async def test_without_the_right_to_look_plans_are_told_and_what_will_fit_is_not() -> None:
-    seen = await look_ahead(Closed(1).client, Settings(), [Document(at="policy", body=policy())], ())
+    seen = await planned_for(Closed(1).client, Settings(), [Document(at="policy", body=policy())], ())
     found = await prospect_in_time(Closed(1).client, seen, needed=False)
     assert "cannot list resource deviceclasses" in found.why_not
     assert "gpupartition-plan" in show.FORMS["table"](shown(found))
@@ -265,7 +265,7 @@ async def test_a_pipeline_is_not_told_that_all_is_well_when_not_all_was_looked_a
 ) -> None:
     fleet = Fleet(1)
     fleet.want("team/a")
-    seen = await look_ahead(fleet.client, Settings(), [Document(at="policy", body=policy())], ())
+    seen = await planned_for(fleet.client, Settings(), [Document(at="policy", body=policy())], ())
     monkeypatch.setattr("gpupartition.cli.fitting.PATIENCE", -1.0)
     assert (await prospect_in_time(fleet.client, seen, needed=False)).looked_at == (0, 1)
     with pytest.raises(Unusable, match="only 0 of 1 who want devices"):

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from gpupartition.backends.expected_slices import expected_slices
-from gpupartition.cli.foresight import Foresight
+from gpupartition.cli.planned import Planned
 from gpupartition.controller.intent import Driver
 from gpupartition.domain.allocator.allocate import Allocator
 from gpupartition.domain.allocator.shares import DeviceId, Held
@@ -76,7 +76,7 @@ class _Changing:
 class Board:
     """The cluster as it was seen, with the plans for it, if there are any."""
 
-    def __init__(self, sight: Sight, seen: Foresight | None = None) -> None:
+    def __init__(self, sight: Sight, seen: Planned | None = None) -> None:
         self._sight: Final = sight
         drivers = {scope.driver.name: scope.driver for scope in seen.scopes} if seen else {}
         changing = [

@@ -225,7 +225,7 @@ async def _written(
     client: Client, settings: Settings, bodies: Sequence[Object], nodes: Counter[str]
 ) -> tuple[list[Found], set[str]]:
     """What is true of each GpuPartitionDriver, and the names under which they publish."""
-    from gpupartition.cli.foresight import copied
+    from gpupartition.cli.planned import copied
     from gpupartition.domain.backend import Refused
 
     _, intents = await copied(client, settings)

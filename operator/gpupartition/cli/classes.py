@@ -77,12 +77,12 @@ async def classes(
 ) -> list[Object]:
     """The DeviceClasses of these policies. Raises Unusable and ApiError."""
     from gpupartition.backends.offers import offers
-    from gpupartition.cli.foresight import look_ahead
+    from gpupartition.cli.planned import planned_for
     from gpupartition.domain.device_classes import Offer, device_class
     from gpupartition.kube.pauses import unhurried
 
     with unhurried():
-        seen = await look_ahead(client, settings, documents, names)
+        seen = await planned_for(client, settings, documents, names)
     drivers = {scope.driver.name: scope.driver for scope in seen.scopes}
     found: dict[str, dict[str, Offer]] = {}
     for plan in seen.plans:

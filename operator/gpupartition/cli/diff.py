@@ -17,7 +17,7 @@ from gpupartition.cli.targets import DRIVER, POLICY
 if TYPE_CHECKING:
     from gpupartition.cli.cluster import Answer
     from gpupartition.cli.documents import Document
-    from gpupartition.domain.outlook import Moved
+    from gpupartition.domain.plan_summary import Moved
     from gpupartition.kube import Client, Object
     from gpupartition.settings import Settings
 
@@ -88,8 +88,8 @@ async def compare(
     client: Client, settings: Settings, documents: Sequence[Document], names: Sequence[str]
 ) -> list[Difference]:
     """What differs about each of these. Raises Unusable and ApiError."""
-    from gpupartition.cli.foresight import foresee
-    from gpupartition.domain.outlook import devices, moved, sentence
+    from gpupartition.cli.planned import plans_for
+    from gpupartition.domain.plan_summary import devices, moved, sentence
     from gpupartition.kinds import DRIVERS, POLICIES
 
     bodies = {
@@ -97,9 +97,9 @@ async def compare(
         for kind, of in (("GpuPartitionPolicy", POLICIES), ("GpuPartitionDriver", DRIVERS))
     }
     written = {(d.kind, d.name): _unified(d, bodies[d.kind].get(d.name)) for d in documents}
-    then = {plan.policy: plan for plan in await foresee(client, settings, documents, names)}
+    then = {plan.policy: plan for plan in await plans_for(client, settings, documents, names)}
     there = [name for name in then if name in bodies["GpuPartitionPolicy"]] if documents else []
-    now = {plan.policy: plan for plan in await foresee(client, settings, names=there)} if there else {}
+    now = {plan.policy: plan for plan in await plans_for(client, settings, names=there)} if there else {}
     found = [
         Difference(kind=kind, name=name, written=lines, differs=bool(lines))
         for (kind, name), lines in written.items()

@@ -15,7 +15,7 @@ from gpupartition.cli.targets import NODE, no_node
 
 if TYPE_CHECKING:
     from gpupartition.cli.cluster import Answer
-    from gpupartition.cli.foresight import Foresight
+    from gpupartition.cli.planned import Planned
     from gpupartition.domain.plan import NodePlan, Plan
     from gpupartition.domain.reports import Blocking, NodeReport
     from gpupartition.kube import Client, Object
@@ -62,7 +62,7 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Planned:
+class _OfNode:
     """What plans say of one node: its row in the one that takes it, if any; `unforeseen`: why there is none."""
 
     plan: Plan | None = None
@@ -104,7 +104,7 @@ async def explain(client: Client, settings: Settings, name: str) -> Explanation:
     report = read_node(record) if record else None
     if report and record and (known := Record.read(record)).unreadable:
         report = replace(report, reason=known.state.reason, message=known.state.message)
-    planned = await _planned(client, settings, name, report)
+    planned = await _of_node(client, settings, name, report)
     plan, row = planned.plan, planned.row
     policy = report.policy if report else plan.policy if plan else ""
     driver = report.driver if report else plan.driver if plan else ""
@@ -129,23 +129,23 @@ async def explain(client: Client, settings: Settings, name: str) -> Explanation:
     return replace(found, next=advice(report, row.fate if row else None, about))
 
 
-async def _planned(client: Client, settings: Settings, name: str, report: NodeReport | None) -> _Planned:
-    from gpupartition.cli.foresight import look_ahead
+async def _of_node(client: Client, settings: Settings, name: str, report: NodeReport | None) -> _OfNode:
+    from gpupartition.cli.planned import planned_for
     from gpupartition.kube.pauses import unhurried
 
     try:
         with unhurried():
-            seen = await look_ahead(client, settings, (), [report.policy] if report else [])
+            seen = await planned_for(client, settings, (), [report.policy] if report else [])
     except Unusable as unusable:
-        return _Planned(unforeseen="; ".join(unusable.mistakes))
+        return _OfNode(unforeseen="; ".join(unusable.mistakes))
     group = _group(seen, name)
     planned = [(plan, row) for plan in seen.plans for row in plan.nodes if row.node == name]
     for plan, row in sorted(planned, key=lambda each: each[1].fate == "Contested"):
-        return _Planned(plan=plan, row=row, group=group)
+        return _OfNode(plan=plan, row=row, group=group)
     if report is not None:
-        return _Planned(unforeseen=f"{report.policy} no longer selects it, or it is as it should be", group=group)
+        return _OfNode(unforeseen=f"{report.policy} no longer selects it, or it is as it should be", group=group)
     refused = "; ".join(plan.refused for plan in seen.plans if plan.refused and not plan.nodes)
-    return _Planned(unforeseen=refused or "no policy selects it", group=group)
+    return _OfNode(unforeseen=refused or "no policy selects it", group=group)
 
 
 def _grant(drivers: Sequence[Object], node: str) -> Mapping[str, Any] | None:
@@ -166,7 +166,7 @@ def _blockers(report: NodeReport | None, row: NodePlan | None) -> tuple[Blocking
     )
 
 
-def _group(seen: Foresight, node: str) -> Grouped | None:
+def _group(seen: Planned, node: str) -> Grouped | None:
     group = next((group for scope in seen.scopes if (group := scope.groups.get(node)) is not None), None)
     if group is None:
         return None

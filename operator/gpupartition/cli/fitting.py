@@ -8,8 +8,8 @@ from typing import Final
 
 from gpupartition.cli.board import Board, Sight
 from gpupartition.cli.cluster import taint_rules
-from gpupartition.cli.foresight import Foresight
 from gpupartition.cli.options import Unusable
+from gpupartition.cli.planned import Planned
 from gpupartition.controller.trimmed import trim, trim_node
 from gpupartition.domain.asks import Ask, Desk, Key, alone, is_waiting, key_of, waiting
 from gpupartition.domain.prospect import Prospect, compared, emptied
@@ -34,7 +34,7 @@ def until(seconds: float) -> Callable[[], bool]:
     return lambda: time.monotonic() > end
 
 
-async def look(client: Client, seen: Foresight | None = None) -> Sight:
+async def look(client: Client, seen: Planned | None = None) -> Sight:
     """Read it, but for what was `seen` already. Raises ApiError."""
     slices = [each.body() for each in seen.caches.slices.values()] if seen is not None else None
     return Sight(
@@ -61,7 +61,7 @@ def _asking(body: Object) -> Object:
     return {"metadata": trim(body)["metadata"], "spec": spec, "status": body.get("status") or {}}
 
 
-async def prospect_in_time(client: Client, seen: Foresight, *, needed: bool) -> Prospect:
+async def prospect_in_time(client: Client, seen: Planned, *, needed: bool) -> Prospect:
     """What will fit, or why that was not looked at. Raises ApiError, and Unusable where it is `needed` and cannot be said."""
     try:
         found = await prospect(client, seen, until(PATIENCE))
@@ -78,7 +78,7 @@ async def prospect_in_time(client: Client, seen: Foresight, *, needed: bool) -> 
     return found
 
 
-async def prospect(client: Client, seen: Foresight, late: Callable[[], bool]) -> Prospect:
+async def prospect(client: Client, seen: Planned, late: Callable[[], bool]) -> Prospect:
     """What will fit once these plans have come true. Raises ApiError."""
     sight = await look(client, seen)
     unplaced = (await client.list(PODS, field_selector="spec.nodeName=", keep=_unplaced)).items

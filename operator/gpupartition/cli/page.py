@@ -15,8 +15,8 @@ from gpupartition.cli.show import Shown
 from gpupartition.cli.svg import COLOURS, HIGH, LINE, PARTS, Paint, bars, chart, key, lines, safe, within
 from gpupartition.domain.course import course
 from gpupartition.domain.gpumap import Gpu, Use, of_pool
-from gpupartition.domain.outlook import capacity, sentence
 from gpupartition.domain.plan import Fate, NodePlan, Plan
+from gpupartition.domain.plan_summary import capacity, sentence
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.remedies import remedy
 from gpupartition.domain.wording import few

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpupartition.settings import Settings
 
 UNSCHEDULABLE: Final = "unschedulable"
-# As domain/outlook.py and domain/prospect.py have them, which take long to load.
+# As domain/plan_summary.py and domain/prospect.py have them, which take long to load.
 FINDINGS: Final = ("blocked", "infeasible", "failed", "evict", UNSCHEDULABLE)
 
 ABOUT: Final = """
@@ -60,16 +60,16 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
     from gpupartition.cli.cluster import answer
     from gpupartition.cli.documents import read
     from gpupartition.cli.fitting import prospect_in_time
-    from gpupartition.cli.foresight import look_ahead
+    from gpupartition.cli.planned import planned_for
     from gpupartition.cli.show import FORMS, Shown
-    from gpupartition.domain.outlook import findings
+    from gpupartition.domain.plan_summary import findings
     from gpupartition.kube.pauses import unhurried
 
     documents = read(options.filename)
 
     async def ask(client: Client) -> Answer:
         with unhurried():
-            seen = await look_ahead(client, settings, documents, options.name)
+            seen = await planned_for(client, settings, documents, options.name)
             will_fit = await prospect_in_time(client, seen, needed=UNSCHEDULABLE in options.fail_on)
         found = {name for plan in seen.plans for name in findings(plan)}
         found |= {UNSCHEDULABLE} if will_fit.unschedulable else set()

@@ -11,8 +11,8 @@ from gpupartition.cli import prospects
 from gpupartition.cli.forms import forms
 from gpupartition.cli.paint import Cell, Line, Span, grid, line
 from gpupartition.cli.targets import POLICY
-from gpupartition.domain.outlook import capacity, findings, sentence
 from gpupartition.domain.plan import Fate, NodePlan, Plan
+from gpupartition.domain.plan_summary import capacity, findings, sentence
 from gpupartition.domain.prospect import Prospect
 from gpupartition.domain.wording import few
 

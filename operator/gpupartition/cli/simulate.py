@@ -102,7 +102,7 @@ async def simulate(
     from gpupartition.cli.board import Board
     from gpupartition.cli.documents import OURS
     from gpupartition.cli.fitting import look, until
-    from gpupartition.cli.foresight import look_ahead
+    from gpupartition.cli.planned import planned_for
     from gpupartition.cli.workloads import asks_of, placed
     from gpupartition.domain.asks import Desk, key_of
     from gpupartition.kube.pauses import unhurried
@@ -111,7 +111,7 @@ async def simulate(
     bodies = placed(documents, namespace)
     claims, templates = (_of(bodies, kind) for kind in ("ResourceClaim", "ResourceClaimTemplate"))
     with unhurried():
-        seen = await look_ahead(client, settings, policies, ()) if policies else None
+        seen = await planned_for(client, settings, policies, ()) if policies else None
         sight = await look(client, seen)
         sight = sight.without({key_of(claim) for claim in claims}).with_classes(_of(bodies, "DeviceClass"))
         desk = Desk([*sight.claims, *claims], [*sight.templates, *templates], sight.classes)

@@ -13,7 +13,7 @@ from gpupartition.api.v1alpha1 import PolicySpec
 from gpupartition.backends import amd_dcm, nvidia_mig
 from gpupartition.backends.adopted import layouts_of
 from gpupartition.backends.recognised import keeper, publishes_gpus, recognised
-from gpupartition.cli.foresight import copied
+from gpupartition.cli.planned import copied
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.intent import Driver, Intents, Policy, labels
 from gpupartition.controller.readiness import is_ready

@@ -14,13 +14,13 @@ from functools import partial
 from gpupartition.controller.driver import DriverLoop
 from gpupartition.controller.events import Recorder
 from gpupartition.controller.evictor import Evictor
-from gpupartition.controller.forecast import Forecast, Observer
 from gpupartition.controller.handlers import watch
 from gpupartition.controller.intent import Intents
 from gpupartition.controller.ledger import Ledger
 from gpupartition.controller.metrics import FAILED_TURNS, LAG, LEADING, TURNS, Snapshot
 from gpupartition.controller.node import NodeLoop
 from gpupartition.controller.occupants import Occupants
+from gpupartition.controller.planner import Observer, Planner
 from gpupartition.controller.policy import PolicyLoop
 from gpupartition.controller.probe import Probe
 from gpupartition.controller.queues import Queues
@@ -71,8 +71,8 @@ class Operator:
         ledger = Ledger(client, caches, standings, watches, settings.limits.first_looks)
         occupants = Occupants(client, refusals, namespace=settings.namespace)
         reader = Reader(client, caches, intents, watches, settings.limits, occupants=occupants)
-        forecast = Forecast(caches, reader, ledger, absence=absence)
-        summary = Summary(client, caches, standings, recorder, settings, Observer(forecast), kinds.policies)
+        planner = Planner(caches, reader, ledger, absence=absence)
+        summary = Summary(client, caches, standings, recorder, settings, Observer(planner), kinds.policies)
         self._node_loop = NodeLoop(
             client,
             caches,

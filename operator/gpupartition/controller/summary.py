@@ -13,17 +13,17 @@ from gpupartition.api.v1alpha1 import Condition, Phase, PolicyStatus
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.census import Census
 from gpupartition.controller.events import Recorder
-from gpupartition.controller.forecast import Observer
 from gpupartition.controller.intent import Policy, revision
 from gpupartition.controller.packed import packed
+from gpupartition.controller.planner import Observer
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, dump
 from gpupartition.controller.scope import Scope, Standings, ledger_of
 from gpupartition.domain.admission import Admission, as_granted
 from gpupartition.domain.backend import NodeFacts, Problem
 from gpupartition.domain.conditions import summarise
-from gpupartition.domain.outlook import sentence
 from gpupartition.domain.phases import DEGRADED
 from gpupartition.domain.plan import Plan
+from gpupartition.domain.plan_summary import sentence
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.rollout import Rollout
 from gpupartition.kube import RESOURCE_SLICES, Client, Conflict, NotFound, Object
@@ -80,7 +80,7 @@ class Summary:
         ledger = ledger_of(scope.driver_body)
         granted = frozenset(g.node for g in ledger if g.node in scope.nodes) | frozenset(admission.grants)
         nodes = await self._standings.of(scope, ((n, scope.records.get(n), node) for n, node in scope.nodes.items()))
-        outlook, look_again = await self._outlook(scope)
+        plan, look_again = await self._plan(scope)
         rollout = Rollout(
             spec=policy.spec,
             nodes=as_granted(nodes, ledger),
@@ -89,8 +89,8 @@ class Summary:
             problems=() if scope.stopped else scope.problems,
             conflicts=scope.contested,
             rivals=scope.rivals,
-            would_change=outlook.changing if outlook else await self._census.would_change(scope),
-            outlook=sentence(outlook) if outlook else "",
+            would_change=plan.changing if plan else await self._census.would_change(scope),
+            planned=sentence(plan) if plan else "",
             granted=granted,
             deleting=policy.deleting,
             accept_drift=policy.accept_drift,
@@ -122,7 +122,7 @@ class Summary:
         """A policy is gone."""
         self._observer.forget(policy)
 
-    async def _outlook(self, scope: Scope) -> tuple[Plan | None, timedelta | None]:
+    async def _plan(self, scope: Scope) -> tuple[Plan | None, timedelta | None]:
         """For a policy that observes: what it would do."""
         spec = scope.policy.spec
         if spec is None or spec.mode != "Observe" or scope.policy.deleting or scope.problems:

@@ -141,8 +141,8 @@ def _special(rollout: Rollout) -> Verdict | None:
             ready=False, reason=reason, message=message, reconciling=awaited, stalled=not awaited, accepted=False
         )
     if rollout.spec is not None and rollout.spec.mode == "Observe" and not failures(rollout):
-        outlook = rollout.outlook or f"{rollout.would_change} of {len(rollout.nodes)} nodes would change"
-        message = f"{outlook}; nothing is touched"
+        would = rollout.planned or f"{rollout.would_change} of {len(rollout.nodes)} nodes would change"
+        message = f"{would}; nothing is touched"
         return Verdict(ready=True, reason="Observing", message=message)
     if not rollout.nodes and not rollout.conflicts:
         return Verdict(ready=True, reason="NoMatchingNodes", message="no node matches spec.nodeSelector")

@@ -25,7 +25,7 @@ class Rollout:
     conflicts: Sequence[str] = ()
     rivals: Sequence[str] = ()  # the policies that have them, or want them as much
     would_change: int = 0
-    outlook: str = ""  # what a policy that observes would do
+    planned: str = ""  # what a policy that observes would do
     granted: frozenset[str] = frozenset()
     astray: Sequence[str] = ()  # verified nodes that publish something else by now
     deleting: bool = False

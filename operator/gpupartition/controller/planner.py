@@ -24,7 +24,7 @@ from gpupartition.domain.world import State, World
 from gpupartition.kube.pauses import Pauses
 
 
-class Forecast:
+class Planner:
     """Plans from the copies, and writes nothing. With `occupants` it asks the API server who would be evicted, else it asks nothing."""
 
     def __init__(
@@ -126,20 +126,20 @@ class Observer:
     SHARE: Final = 20
     LASTS: Final = 600  # seconds, after which a plan is made anew for what the time alone may change
 
-    def __init__(self, forecast: Forecast) -> None:
-        self._forecast = forecast
+    def __init__(self, planner: Planner) -> None:
+        self._planner = planner
         self._said: dict[str, _Said] = {}  # by the name of the policy
 
     async def of(self, scope: Scope) -> tuple[Plan, timedelta | None]:
         """The plan, and when to ask again if it may be an old one."""
         begun, said = time.monotonic(), self._said.get(scope.policy.name)
-        asked, made_of = replace(scope.policy, status=PolicyStatus()), self._forecast.made_of(scope)
+        asked, made_of = replace(scope.policy, status=PolicyStatus()), self._planner.made_of(scope)
         if said is not None and said.asked == asked:
             if said.made_of == made_of and begun < said.at + self.LASTS:
                 return said.plan, None
             if begun < said.until:
                 return said.plan, timedelta(seconds=said.until - begun)
-        (plan,) = await self._forecast.of([scope])
+        (plan,) = await self._planner.of([scope])
         now = time.monotonic()
         self._said[scope.policy.name] = _Said(
             asked=asked, made_of=made_of, at=begun, until=now + self.SHARE * (now - begun), plan=plan

@@ -10,10 +10,10 @@ from gpupartition.cli.documents import Document
 from gpupartition.cli.options import Unusable
 from gpupartition.cli.targets import must_be_there
 from gpupartition.controller.caches import Caches
-from gpupartition.controller.forecast import Forecast
 from gpupartition.controller.intent import Intents, Policy
 from gpupartition.controller.ledger import Ledger
 from gpupartition.controller.occupants import Occupants
+from gpupartition.controller.planner import Planner
 from gpupartition.controller.probe import Probe
 from gpupartition.controller.records import DRIVERS, POLICIES
 from gpupartition.controller.refusals import Refusals
@@ -31,7 +31,7 @@ from gpupartition.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foresight:
+class Planned:
     """What was foreseen, and all that it was read from: `claims` are all of the cluster, with or without devices."""
 
     plans: Sequence[Plan]
@@ -40,17 +40,17 @@ class Foresight:
     claims: Sequence[Object]
 
 
-async def foresee(
+async def plans_for(
     client: Client, settings: Settings, documents: Sequence[Document] = (), names: Sequence[str] = ()
 ) -> list[Plan]:
     """Plans for the policies of these documents and names; for all when there are neither. Raises Unusable and ApiError."""
     with unhurried():
-        return list((await look_ahead(client, settings, documents, names)).plans)
+        return list((await planned_for(client, settings, documents, names)).plans)
 
 
-async def look_ahead(
+async def planned_for(
     client: Client, settings: Settings, documents: Sequence[Document], names: Sequence[str]
-) -> Foresight:
+) -> Planned:
     """The same, with what it was read from."""
     policies = {b["metadata"]["name"]: b for b in (await client.list(POLICIES)).items}
     drivers = {b["metadata"]["name"]: b for b in (await client.list(DRIVERS)).items}
@@ -70,7 +70,7 @@ async def look_ahead(
     ledger = Ledger(client, caches, Standings(caches, absence), watches, settings.limits.first_looks)
     reader = Reader(client, caches, intents, watches, settings.limits)
     occupants = Occupants(client, Refusals(), namespace=settings.namespace)
-    forecast = Forecast(caches, reader, ledger, absence=absence, occupants=occupants)
+    planner = Planner(caches, reader, ledger, absence=absence, occupants=occupants)
     shared = {policies[name]["spec"]["driver"] for name in asked}
     named = {*names, *(d.name for d in documents)}
     scopes: list[Scope] = []
@@ -86,9 +86,9 @@ async def look_ahead(
                 without.append(
                     Plan(policy=name, driver=body["spec"].get("driver", ""), nodes=(), stop=Admission(), refused=why)
                 )
-    plans = [*(plan for plan in await forecast.of(scopes) if plan.policy in asked), *without]
+    plans = [*(plan for plan in await planner.of(scopes) if plan.policy in asked), *without]
     plans.sort(key=lambda plan: plan.policy)
-    return Foresight(plans=plans, scopes=scopes, caches=caches, claims=list(claims.values()))
+    return Planned(plans=plans, scopes=scopes, caches=caches, claims=list(claims.values()))
 
 
 async def copied(
