@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from testbed import nodes as simulated
+from testbed.build import RELEASES, release
 from testbed.faultproxy import FaultProxy, Injury, Rule, To
 from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, POLL_SECONDS, eventually
 from tests.e2e.history import Watcher
@@ -123,7 +124,8 @@ class Round:
         self.chance = random.Random(self.seed)  # noqa: S311 - keeps no secret, and can be replayed
         self.operators = 1 + (self.seed % 3 == 0)
         self.bad_line = self.seed % 4 != 1
-        self.quiesce = {2: "Cordon", 3: "Both"}.get(self.seed % 5, "Auto")
+        taints = release() == next(iter(RELEASES))  # an earlier one serves no rules: what needs them is refused there
+        self.quiesce = {2: "Cordon", 3: "Both" if taints else "Auto"}.get(self.seed % 5, "Auto")
         self.allowed = self.chance.choice((1, 2))
         self._numbers = itertools.count(1)
         self._began = 0.0

@@ -11,6 +11,7 @@ import os
 import signal
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from tests.e2e import rollout
@@ -85,16 +86,20 @@ async def nothing_happened_twice(scene: Stage, history: Watcher, *newcomers: str
     await history.caught_up()
     assert history.most_unavailable() == 1
     for node in nodes:
-        steps, cordons = (marks(history, node, key) for key in (STEP, CORDONED))
-        assert len(writes(scene.cluster, "nodes", name=node)) == len(steps) + len(cordons)
+        marked = marks(history, node)
+        assert len(writes(scene.cluster, "nodes", name=node)) == len(marked)
+        for values in zip(*marked, strict=True):
+            told = [value for value, _ in groupby(values) if value is not None]
+            assert len(told) == len(set(told))
         # The base's pod at first, and one for each assignment after that.
         assert len(driver_pods(history, node)) == len(history.assignments(node))
 
 
-def marks(history: Watcher, node: str, key: str) -> set[str]:
-    """The values that an annotation of a node took; each of the operator's own marks one write."""
-    notes = (change.body["metadata"].get("annotations", {}) for change in history.changes(NODES, node))
-    return {each[key] for each in notes if key in each}
+def marks(history: Watcher, node: str) -> list[tuple[str | None, str | None]]:
+    """The step and the cordon that a node had, one after another, from the first of them: each of the operator's writes changes one or both."""
+    notes = [change.body["metadata"].get("annotations", {}) for change in history.changes(NODES, node)]
+    one_after_another = groupby([(None, None), *((each.get(STEP), each.get(CORDONED)) for each in notes)])
+    return [both for both, _ in one_after_another][1:]
 
 
 def driver_pods(history: Watcher, node: str) -> set[str]:

@@ -191,6 +191,7 @@ async def test_the_operator_may_cordon_a_node_in_its_own_name_and_uncordon_what_
     await operator.patch(NODES, node, {"metadata": {"annotations": {CORDONED: None}}, **open_})
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize(
     ("name", "key", "selector", "effect", "says"),
     [
@@ -207,6 +208,7 @@ async def test_the_operator_taints_one_pool_by_name_and_evicts_nobody(
     assert says in await refusal(operator.create(DEVICE_TAINT_RULES, rule(name, key, selector, effect), dry_run=True))
 
 
+@pytest.mark.newest
 async def test_the_operator_leaves_the_rules_of_others_alone(guarded: Cluster, operator: Client) -> None:
     name = f"{guarded.name}-somebodys"
     await guarded.create(DEVICE_TAINT_RULES, rule(name, "example.com/x", {"driver": "d.example.com"}, "None"))

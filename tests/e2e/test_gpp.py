@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import pytest
 import yaml
 from tests.e2e.deployments import PDBS, budget, web
 from tests.e2e.harness import NODE_STATES, POLICIES, eventually
@@ -305,6 +306,7 @@ async def test_explain_tells_of_a_node_that_has_what_is_wanted_and_of_one_that_i
 # ─── map ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.newest
 async def test_map_draws_what_is_published_who_has_it_and_what_is_closed(cluster: Cluster) -> None:
     where = await site(cluster, 2, env={"GPU_PARTITIONS": "2"})
     held, other = where.nodes
@@ -343,6 +345,7 @@ def verdicts(answer: Answer) -> dict[str, str]:
     return {each["check"]: each["verdict"] for each in json.loads(answer.out)["checks"]}
 
 
+@pytest.mark.newest
 async def test_check_finds_a_cluster_ready_and_names_the_drivers(cluster: Cluster) -> None:
     where = await site(cluster, 1)
     answer = await gpp(cluster, "check", "-o", "json")

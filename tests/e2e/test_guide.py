@@ -104,6 +104,7 @@ async def employ(cluster: Cluster) -> None:
     await operator(cluster, verifying=3)
 
 
+@pytest.mark.newest
 async def test_the_guide_can_be_typed_as_it_stands_there_from_the_first_policy_to_the_last_day(
     cluster: Cluster, reader: Reader
 ) -> None:

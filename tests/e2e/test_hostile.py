@@ -88,6 +88,7 @@ async def variant(cluster: Cluster, where: Site, layout: Object) -> Object:
     return dict(body)
 
 
+@pytest.mark.newest
 async def test_a_taint_rule_of_somebody_else_is_not_taken_for_the_nodes_own(cluster: Cluster) -> None:
     where = await site(cluster, 2)
     taken, free = where.nodes

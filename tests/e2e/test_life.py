@@ -367,6 +367,7 @@ async def test_a_policy_that_observes_says_what_would_change_and_touches_nothing
 # ── holders that come at the last moment ──────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.newest
 async def test_a_holder_that_slips_in_while_an_idle_node_drains_keeps_its_device_and_the_node_is_opened_again(
     cluster: Cluster,
 ) -> None:
@@ -393,6 +394,7 @@ async def test_a_holder_that_slips_in_while_an_idle_node_drains_keeps_its_device
     await scene.publishes(HALVES)
 
 
+@pytest.mark.newest
 async def test_a_claim_allocated_at_the_very_last_moment_sends_the_node_back_to_draining(cluster: Cluster) -> None:
     scene = await stage(cluster, 4)
     program = await rollout.operator(cluster, settle=1)
@@ -420,6 +422,7 @@ async def test_a_claim_allocated_at_the_very_last_moment_sends_the_node_back_to_
     await scene.publishes(HALVES)
 
 
+@pytest.mark.newest
 async def test_a_claim_that_slips_past_the_quiesce_while_the_driver_changes_gets_its_layout_back(
     cluster: Cluster,
 ) -> None:

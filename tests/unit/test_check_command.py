@@ -86,7 +86,7 @@ async def test_a_cluster_with_everything_is_well() -> None:
         ("v1.37.0", "ok"),
         ("v1.38.1-gke.100", "ok"),
         ("v2.0.0", "ok"),
-        ("v1.36.4+k3s1", "warned"),
+        ("v1.36.4+k3s1", "ok"),
         ("v1.35.9", "failed"),
         ("", "unknown"),
     ],

@@ -38,7 +38,6 @@ OK, WARNED, FAILED, UNKNOWN = "ok", "warned", "failed", "unknown"
 FINDINGS: Final = (FAILED, WARNED, UNKNOWN)
 _STYLES: Final = {OK: "green", WARNED: "yellow", FAILED: "red", UNKNOWN: "magenta"}
 
-BEST: Final = (1, 37)  # has DeviceTaintRules, and is what the tests run on
 OLDEST: Final = (1, 36)
 
 
@@ -99,15 +98,8 @@ def version(told: str) -> Found:
     if numbers is None:
         return Found("version", UNKNOWN, f"the server calls itself {told or 'nothing'}")
     number = int(numbers[1]), int(numbers[2])
-    if number >= BEST:
-        return Found("version", OK, f"Kubernetes {told}")
     if number >= OLDEST:
-        return Found(
-            "version",
-            WARNED,
-            f"Kubernetes {told} has been tried in part only",
-            "upgrade to 1.37, or see README, Limits",
-        )
+        return Found("version", OK, f"Kubernetes {told}")
     return Found("version", FAILED, f"Kubernetes {told} is too old", "upgrade to 1.37")
 
 
