@@ -22,6 +22,7 @@ from tests.unit.worlds import (
     HALVES_RESTARTED,
     LIMITS,
     LONG,
+    NEVER,
     QUARTERS,
     STEP,
     WHOLE,
@@ -53,6 +54,15 @@ def test_the_cause_of_a_failure_is_kept_until_it_has_been_undone() -> None:
     state = must(state, world(observed=seen(WHOLE)))
     assert (state.reason, state.message, state.token) == (*cause, "")
     assert rest(state, world(observed=seen(WHOLE))) is None
+
+
+def test_a_node_that_publishes_the_right_devices_too_late_says_what_it_lacks_or_that_they_did_not_stay() -> None:
+    for ready, found in (
+        (False, "its driver pod is not ready"),
+        (True, "it does now, and did not for long enough at a time"),
+    ):
+        late = world(after=LIMITS.verifying, matched=NEVER, observed=seen(HALVES, step=STEP, ready=ready))
+        assert must(record(Phase.VERIFYING), late).message == f"the node does not publish what is wanted: {found}"
 
 
 def test_restarting_the_driver_hides_no_cause() -> None:

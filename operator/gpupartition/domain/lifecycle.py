@@ -95,7 +95,7 @@ def _why(way: Exit, state: State, changed: State, world: World) -> tuple[str, st
     if way.to not in {Phase.ROLLING_BACK, Phase.FAILED}:
         return "", way.note
     found = lacking(world.observed, expected_pool(state))
-    if state.phase is Phase.VERIFYING and expected_now(state, world):
+    if not found and state.phase is Phase.VERIFYING and expected_now(state, world):
         found = "it does now, and did not for long enough at a time"
     stranded = state.phase is Phase.ROLLING_BACK and wanted_back(state, world)
     return STRANDED if stranded else f"{state.phase}Failed", f"{way.note}: {found}" if found else way.note
