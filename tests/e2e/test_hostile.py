@@ -67,6 +67,13 @@ async def is_as_it_was(cluster: Cluster, kind: Kind, body: Object) -> bool:
     return bool(now["metadata"]["uid"] == meta["uid"] and now.get("spec") == body.get("spec"))
 
 
+async def goes_on_without(cluster: Cluster, kind: Kind, theirs: Object, name: str) -> None:
+    """What is somebody else's is as they left it, and once they take it away the policy is carried out."""
+    assert await is_as_it_was(cluster, kind, theirs)
+    await cluster.client.delete(kind, theirs["metadata"]["name"])
+    await ready(cluster, name)
+
+
 async def variant(cluster: Cluster, where: Site, layout: Object) -> Object:
     """The DaemonSet that the operator makes for a layout."""
     base = await cluster.client.get(DAEMON_SETS, where.base.daemon_set, namespace=where.base.namespace)
@@ -103,9 +110,7 @@ async def test_a_taint_rule_of_somebody_else_is_not_taken_for_the_nodes_own(clus
         await reaches(cluster, free, "UpToDate")
         await looks_again(first)
         assert history.assignments(taken) == [None]
-        assert await is_as_it_was(cluster, DEVICE_TAINT_RULES, theirs)
-        await cluster.client.delete(DEVICE_TAINT_RULES, theirs["metadata"]["name"])
-        await ready(cluster, "careful")
+        await goes_on_without(cluster, DEVICE_TAINT_RULES, theirs, "careful")
     await at_rest(cluster)
 
 
@@ -152,9 +157,7 @@ async def test_a_slice_of_somebody_else_under_the_name_of_ours_is_said_and_left_
     await own.want(equal(2))
     refused = await stalled(cluster, "own", "NameTaken")
     assert theirs["metadata"]["name"] in condition(refused, "Ready")["message"]
-    assert await is_as_it_was(cluster, RESOURCE_SLICES, theirs)
-    await cluster.client.delete(RESOURCE_SLICES, theirs["metadata"]["name"])
-    await ready(cluster, "own")
+    await goes_on_without(cluster, RESOURCE_SLICES, theirs, "own")
     await at_rest(cluster)
 
 
@@ -180,9 +183,7 @@ async def test_a_slice_of_another_node_in_a_nodes_pool_keeps_it_from_being_chang
     await apply(cluster, policy("careful", where.driver, equal(2)))
     refused = await stalled(cluster, "careful", "NameTaken")
     assert f"of node {liar}" in condition(refused, "Ready")["message"]
-    assert await is_as_it_was(cluster, RESOURCE_SLICES, theirs)
-    await cluster.client.delete(RESOURCE_SLICES, theirs["metadata"]["name"])
-    await ready(cluster, "careful")
+    await goes_on_without(cluster, RESOURCE_SLICES, theirs, "careful")
     await at_rest(cluster)
 
 
@@ -222,9 +223,7 @@ async def test_a_slice_of_no_one_node_in_a_nodes_pool_is_said_and_left_alone(clu
         assert f"{theirs['metadata']['name']} (of no one node) is in its pool" in condition(refused, "Ready")["message"]
         await looks_again(first)
     assert len(history.assignments(node)) == 1, "nothing is done about it"
-    assert await is_as_it_was(cluster, RESOURCE_SLICES, theirs)
-    await cluster.client.delete(RESOURCE_SLICES, theirs["metadata"]["name"])
-    await ready(cluster, "careful")
+    await goes_on_without(cluster, RESOURCE_SLICES, theirs, "careful")
 
 
 async def test_a_slice_of_no_one_node_is_taken_out_of_a_pool_of_ours_and_told_of_elsewhere(cluster: Cluster) -> None:
@@ -240,9 +239,7 @@ async def test_a_slice_of_no_one_node_is_taken_out_of_a_pool_of_ours_and_told_of
     await own.want(equal(4))
     refused = await stalled(cluster, "own", "DriverNameTaken")
     assert theirs["metadata"]["name"] in condition(refused, "Ready")["message"]
-    assert await is_as_it_was(cluster, RESOURCE_SLICES, theirs)
-    await cluster.client.delete(RESOURCE_SLICES, theirs["metadata"]["name"])
-    await ready(cluster, "own")
+    await goes_on_without(cluster, RESOURCE_SLICES, theirs, "own")
     await at_rest(cluster)
 
 

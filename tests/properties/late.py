@@ -64,6 +64,11 @@ def written(there: Slices, waiting: Iterable[Late], write: Late) -> tuple[Slices
     return tuple(sorted(after.items())), tuple(w for w in others if w.name != write.name or w.creates)
 
 
+def wiped(waiting: Iterable[Late]) -> tuple[Late, ...]:
+    """Of the late writes those that still can be once all slices are gone: none that would replace or delete one."""
+    return tuple(w for w in waiting if w.name == RECORD or w.creates)
+
+
 def explore(
     first: State, steps: Callable[[State], Iterable[tuple[str, State]]], broken: Callable[[State], str]
 ) -> tuple[str, Iterable[State]]:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 import pytest
-from tests.properties.late import RECORD, Late, Slices, explore, facts, kept, write_of, written
+from tests.properties.late import RECORD, Late, Slices, explore, facts, kept, wiped, write_of, written
 from tests.unit.published import BACKEND, H100, Server, config, driver, equal, layout
 from tests.unit.worlds import LONG, NEVER, T0, granted, record, world
 
@@ -85,7 +85,7 @@ class Node:
             given.remove(device)
             yield f"somebody is done with {device}", seen._replace(given=tuple(given))
         if seen.may_be_wiped:
-            yield "the kubelet wipes the slices", seen._replace(slices=(), may_be_wiped=False, late=_records(seen.late))
+            yield "the kubelet wipes the slices", seen._replace(slices=(), may_be_wiped=False, late=wiped(seen.late))
         if seen.may_return and _state(seen).phase is Phase.UP_TO_DATE:
             yield "the policy wants it whole again", seen._replace(returns=True, may_return=False)
 
@@ -174,11 +174,6 @@ def _written(seen: Seen, late: Late) -> Seen:
         return seen._replace(record=str(late.body), late=tuple(w for w in seen.late if w.name != RECORD))
     there, waiting = written(seen.slices, seen.late, late)
     return seen._replace(slices=there, late=waiting)
-
-
-def _records(late: tuple[Late, ...]) -> tuple[Late, ...]:
-    """Of the late writes those that still can be: what would replace or delete a slice that is gone cannot."""
-    return tuple(w for w in late if w.name == RECORD or w.creates)
 
 
 def broken(seen: Seen) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import pytest
-from tests.properties.late import RECORD, Late, Slices, explore, facts, kept, write_of, written
+from tests.properties.late import RECORD, Late, Slices, explore, facts, kept, wiped, write_of, written
 from tests.unit.published import BACKEND, H100, Server, config, driver, equal, layout
 from tests.unit.worlds import LONG, NEVER, T0, quiesce, record, world
 
@@ -68,10 +68,7 @@ class Publishing:
             yield "a worker dies", rest
             yield f"written: {late.name}", self.written(rest, late)
         if self._starts and not seen.wiped:
-            yield (
-                "the kubelet wipes the slices",
-                seen._replace(slices=(), wiped=True, late=_not_by_what_was_there(seen)),
-            )
+            yield "the kubelet wipes the slices", seen._replace(slices=(), wiped=True, late=wiped(seen.late))
         if len(seen.late) < WORKERS:
             for overdue in (False, True):
                 wish = self.wish(seen.slices, seen.record, overdue=overdue)
@@ -135,11 +132,6 @@ class Publishing:
 
 def _state(seen: Seen) -> NodeStateStatus:
     return NodeStateStatus.model_validate_json(seen.record)
-
-
-def _not_by_what_was_there(seen: Seen) -> tuple[Late, ...]:
-    """Those who can still write once all slices are gone."""
-    return tuple(late for late in seen.late if late.creates or late.name == RECORD)
 
 
 def _told(state: NodeStateStatus) -> str:

@@ -216,8 +216,8 @@ def _done(facts: NodeFacts) -> str | None:
 
 def _config(driver: DriverSpec, gpus: Gpus, cuts: Cuts, there: Gpus) -> Config:
     content = profile(tuple(cut for gpu, cut in zip(gpus, cuts, strict=True) if gpu in there))
-    found = text(content)
-    return _software(driver).config(found, PREFIX + found, content, expected(gpus, cuts, there))
+    key = key_of(content)
+    return _software(driver).config(key.removeprefix(PREFIX), key, content, expected(gpus, cuts, there))
 
 
 def _fingerprint(value: str, content: Any, gpus: Gpus) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from gpupartition.api.v1alpha1 import DriverSpec, NvidiaMigSpec, PolicySpec, Reboot
 from gpupartition.backends.by_label import PREFIX, ByLabel, Software, fingerprint_of
-from gpupartition.backends.mig_parted import cuts_of, document, entry, meaning, text
+from gpupartition.backends.mig_parted import cuts_of, document, entry, key_of, meaning, text
 from gpupartition.backends.node_label import label_of, step_of
 from gpupartition.backends.nvidia_gpus import (
     Cuts,
@@ -194,8 +194,8 @@ def _gpus(facts: NodeFacts) -> Gpus:
 
 def _config(driver: DriverSpec, table: Table, gpus: Gpus, cuts: Cuts) -> Config:
     content = entry(gpus, cuts)
-    found = text(content)
-    return _software(driver).config(found, PREFIX + found, content, expected(table, gpus, cuts))
+    key = key_of(content)
+    return _software(driver).config(key.removeprefix(PREFIX), key, content, expected(table, gpus, cuts))
 
 
 def _fingerprint(value: str, content: Any, gpus: Gpus, table: Table) -> str:

@@ -36,10 +36,11 @@ def until(seconds: float) -> Callable[[], bool]:
 
 async def look(client: Client, seen: Planned | None = None) -> Sight:
     """Read it, but for what was `seen` already. Raises ApiError."""
-    slices = [each.body() for each in seen.caches.slices.values()] if seen is not None else None
     return Sight(
         nodes=list(seen.caches.nodes.values()) if seen else (await client.list(NODES, keep=trim_node)).items,
-        slices=slices if slices is not None else (await client.list(RESOURCE_SLICES, keep=trim)).items,
+        slices=[each.body() for each in seen.caches.slices.values()]
+        if seen
+        else (await client.list(RESOURCE_SLICES, keep=trim)).items,
         claims=seen.claims if seen else (await client.list(RESOURCE_CLAIMS, keep=trim)).items,
         classes=(await client.list(DEVICE_CLASSES)).items,
         templates=(await client.list(RESOURCE_CLAIM_TEMPLATES)).items,
