@@ -5,7 +5,7 @@
         proxy.rules = ()        # the line is mended: nothing is injected any more
         await proxy.delivered() # and no write is under way any more
 
-With `also` it stands before several API servers of one cluster, as a load balancer does, and each request goes to any of them.
+With `servers` it stands before several API servers of one cluster, as a load balancer does, and each request goes to any of them.
 
 A rule is data: what is injected, into which requests, how often. For each request the rules are asked in order, and the first that strikes is
 used; whether it strikes is drawn from the seed. `log` says what was injected, into what.
@@ -123,11 +123,11 @@ class FaultProxy:
     """Carries requests from a free port of the loopback to the server of a kubeconfig, under its account."""
 
     def __init__(
-        self, kubeconfig: Path, folder: Path, *, seed: int, rules: Sequence[Rule] = (), also: Sequence[Path] = ()
+        self, kubeconfig: Path, folder: Path, *, seed: int, rules: Sequence[Rule] = (), servers: Sequence[Path] = ()
     ) -> None:
-        """`also` are kubeconfigs of further servers of the same cluster, which take the account of the first."""
-        self.also: Sequence[Path] = also
-        """May be changed at any time, as the rules may."""
+        """`servers` are kubeconfigs of servers of one cluster, which take the account of `kubeconfig`; without them, its own."""
+        self.servers: Sequence[Path] = servers or (kubeconfig,)
+        """May be changed at any time, as the rules may. Watches that are open stay where they are."""
         self.rules: Sequence[Rule] = rules
         """In force from now on; may be changed at any time. Watches that are open keep what they were dealt."""
         self.log: list[Injected] = []
@@ -141,11 +141,10 @@ class FaultProxy:
         self._way_in: AbstractAsyncContextManager[Credentials] = credentials(kubeconfig)
         self._session: aiohttp.ClientSession
         self._runner: web.AppRunner
-        self._server = ""
 
     async def __aenter__(self) -> Self:
         way_in = await self._way_in.__aenter__()
-        self._server, self._session = way_in.server, way_in.session(USER_AGENT)
+        self._session = way_in.session(USER_AGENT)
         app = web.Application(client_max_size=2**26)
         app.router.add_route("*", "/{path:.*}", self._carry)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
@@ -217,7 +216,7 @@ class FaultProxy:
     # ------------------------------------------------------------------------------------------------------- to the server
 
     def _url(self, request: web.Request) -> str:
-        return self._turn.choice([self._server, *map(_server, self.also)]) + request.path_qs
+        return _server(self._turn.choice(self.servers)) + request.path_qs
 
     async def _deliver(self, request: web.Request, body: bytes, after: float) -> None:
         await asyncio.sleep(after)

@@ -8,14 +8,14 @@ import pytest
 from testbed.build import RELEASES, release
 from testbed.faultproxy import FaultProxy
 from tests.e2e import rollout
-from tests.e2e.harness import DRIVERS
+from tests.e2e.harness import DRIVERS, NODE_STATES, eventually
 from tests.e2e.history import Watcher
 from tests.e2e.publishing import FULL, PART, POLICY, gpus, nothing_is_ever_sold_twice, shared_counters, site, usable
 from tests.e2e.rollout import condition, equal, ready, said, stalled
 from tests.e2e.servers import served_by
-from tests.e2e.stage import closed_while_at_work, stage
+from tests.e2e.stage import IN_FLIGHT, WAIT, closed_while_at_work, stage
 
-from gpupartition.kube import RESOURCE_SLICES
+from gpupartition.kube import DEVICE_TAINT_RULES, RESOURCE_SLICES
 from gpupartition.names import LAYOUT
 
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ async def test_nodes_change_one_by_one_and_once_while_servers_of_two_releases_an
     await cluster.client.patch(DRIVERS, scene.driver, cordons())
     async with (
         Watcher(cluster) as history,
-        FaultProxy(another, tmp_path, seed=1, also=[own(cluster)]) as line,
+        FaultProxy(another, tmp_path, seed=1, servers=[another, own(cluster)]) as line,
     ):
         program = await rollout.operator(cluster, line.kubeconfig)
         name = await scene.want_halves(rollout=ONE_BY_ONE)
         await ready(cluster, name)
-        line.also = ()
+        line.servers = [another]
         await rollout.apply(cluster, rollout.policy(name, scene.driver, equal(4), rollout=ONE_BY_ONE))
         await ready(cluster, name)
         await rollout.at_rest(cluster)
@@ -69,6 +69,30 @@ async def test_nodes_change_one_by_one_and_once_while_servers_of_two_releases_an
         assert len(history.assignments(node)) == 3, history.assignments(node)
 
 
+@pytest.mark.newest  # the other release has no rules
+async def test_a_node_is_not_called_open_while_no_server_answers_that_knows_the_rule_which_closes_it(
+    cluster: Cluster, another: Path, tmp_path: Path
+) -> None:
+    scene = await stage(cluster, 1)
+    (node,) = scene.nodes
+    await scene.hold(node)
+    async with Watcher(cluster) as history, FaultProxy(own(cluster), tmp_path, seed=1) as line:
+        program = await rollout.operator(cluster, line.kubeconfig)
+        name = await scene.want_halves(rollout=WAIT)
+        await rollout.reaches(cluster, node, "Draining")
+        line.servers = [another]
+        await rollout.apply(cluster, rollout.policy(name, scene.driver, rollout.whole()))
+        await eventually(lambda: program.log.read_text().count("get devicetaintrules") >= 3)
+        line.servers = [another, own(cluster)]
+        await ready(cluster, name)
+        await rollout.at_rest(cluster)
+        await program.stop()
+    for now in history.instants():
+        (phase,) = [each["status"]["phase"] for each in now.objects(NODE_STATES)] or ["none"]
+        ruled = [rule for rule in now.objects(DEVICE_TAINT_RULES) if rule["spec"]["deviceSelector"]["pool"] == node]
+        assert not ruled or phase in {*IN_FLIGHT, "Aborting"}, (phase, ruled)
+
+
 def own(cluster: Cluster) -> Path:
     """The operator's kubeconfig for the control plane's own API server."""
     return cluster.controlplane.files.kubeconfig("operator")
@@ -77,7 +101,7 @@ def own(cluster: Cluster) -> Path:
 async def test_slices_are_stored_by_servers_of_two_releases_as_they_were_written(
     cluster: Cluster, another: Path, tmp_path: Path
 ) -> None:
-    async with FaultProxy(own(cluster), tmp_path, seed=1, also=[another]) as line:
+    async with FaultProxy(own(cluster), tmp_path, seed=1, servers=[own(cluster), another]) as line:
         here = await site(cluster, gpus(2), nodes=2, live=False, kubeconfig=line.kubeconfig)
         await cluster.client.patch(DRIVERS, here.driver, cordons())
         async with Watcher(cluster) as history:
@@ -125,11 +149,11 @@ async def test_where_one_of_two_servers_drops_counters_no_gpu_is_ever_sold_twice
         here = await site(cluster, gpus(2), kubeconfig=line.kubeconfig)
         await here.gets(equal(2))  # so that the operator has asked what is kept
         async with Watcher(cluster) as history:
-            line.also = [drops] * 9
+            line.servers = [own(cluster), *[drops] * 9]
             new = await cluster.nodes(3, pool=here.driver)
             policy = await stalled(cluster, POLICY, "FeatureGateOff")
             assert gate in condition(policy, "Stalled")["message"]
-            line.also = ()
+            line.servers = [own(cluster)]
             await ready(cluster, POLICY, within=90)
         await here.program.stop()
     for now in history.instants():

@@ -32,22 +32,20 @@ from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Reco
 from gpupartition.controller.remembered import Recent
 from gpupartition.controller.scope import ledger_of
 from gpupartition.controller.stopwatch import Stopwatch
+from gpupartition.controller.taint_rule import TaintRule
 from gpupartition.controller.together import Together
 from gpupartition.controller.trimmed import claim_pools, trim_claim, trim_pod
 from gpupartition.domain.backend import Kept
 from gpupartition.domain.groups import Group
 from gpupartition.domain.holders import Holder, holders
-from gpupartition.domain.quiesce import TAINTS
 from gpupartition.domain.world import AT_REST, Limits, only_closes_or_opens
 from gpupartition.kube import (
-    DEVICE_TAINT_RULES,
     NODES,
     PODS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Client,
     Kind,
-    NotServed,
     Object,
 )
 from gpupartition.kube.reflector import key_of
@@ -95,6 +93,7 @@ class Reader:
         self._client = client
         self._caches = caches
         self._intents = intents
+        self._rule = TaintRule(client, watches, on_refused=intents.rules_are_gone)
         self._together: Together[Any] = Together()
         self._policy = Recent(Policy.read)
         self._ledger = Recent(ledger_of)
@@ -174,7 +173,7 @@ class Reader:
             self._shared(self._client.find, POLICIES, spec.policy_ref.name),
             self._shared(self._client.get, DRIVERS, spec.driver),
             self._client.find(NODES, name),
-            self._rule(driver, record),
+            self._rule.of(record, driver.taint_rules),
             self._slices(name, driver) if decides else _nothing(),
             self._pods(driver, name, live=decides),
         )
@@ -259,20 +258,6 @@ class Reader:
             group=group,
             slices=_versions(_of(group, written)) if written is not None else None,
         )
-
-    async def _rule(self, driver: Driver, known: Record) -> Object | None:
-        served, state = driver.taint_rules, known.state
-        if served is None and (state.phase in AT_REST or state.quiesce not in TAINTS):
-            return None
-        try:
-            return await self._client.find(
-                served or DEVICE_TAINT_RULES, names.taint_rule(known.name, known.spec.node_uid)
-            )
-        except NotServed:
-            if served is None:
-                return None  # whoever was asked says so: there is none that anybody obeys
-            self._intents.rules_are_gone()
-            raise
 
     async def _claims(self) -> Mapping[str, list[Object]]:
         """Who has devices now, by pool. There is no selector for it: all claims are listed, and kept as the copies are."""
