@@ -22,8 +22,9 @@ from tests.unit.fleet import Fleet, policy
 
 from gpupartition.api.v1alpha1 import Assigned, DriverStatus, Grant, NodeStateStatus, Phase
 from gpupartition.controller.caches import Caches
+from gpupartition.controller.declared import Policy
 from gpupartition.controller.events import Recorder
-from gpupartition.controller.intent import Intents, Policy
+from gpupartition.controller.intent import Intents
 from gpupartition.controller.ledger import Ledger
 from gpupartition.controller.planner import Observer, Planner
 from gpupartition.controller.policy import PolicyLoop

@@ -18,7 +18,8 @@ from tests.bench.figures import Figure
 from tests.unit.fleet import READY, Fleet, policy
 
 from gpupartition.controller.caches import Caches
-from gpupartition.controller.intent import Intents, Policy
+from gpupartition.controller.declared import Policy
+from gpupartition.controller.intent import Intents
 from gpupartition.controller.probe import Probe
 from gpupartition.controller.scope import read_scope
 from gpupartition.domain.mig import model_of, preset

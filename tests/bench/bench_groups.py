@@ -17,7 +17,8 @@ from tests.unit.fleet import Fleet, policy
 from gpupartition.api.v1alpha1 import NodeStateStatus, Phase
 from gpupartition.backends.slices import Target
 from gpupartition.controller.caches import Caches
-from gpupartition.controller.intent import Intents, Policy
+from gpupartition.controller.declared import Policy
+from gpupartition.controller.intent import Intents
 from gpupartition.controller.probe import Probe
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, dump, new_record
 from gpupartition.controller.scope import read_scope

@@ -127,7 +127,9 @@ async def test_each_situation_is_shown_with_its_reason_in_words(lua: Lua, row: R
         assert health == "Progressing"
         return
     assert health == shown(row)
-    assert words == f"{said['reason']}: {said['message']}"
+    also = body["status"].get("suspended")
+    rest = f" ({also['reason']}: {also['message']})" if also and also["reason"] != row.reason else ""
+    assert words == f"{said['reason']}: {said['message']}{rest}"
 
 
 async def test_what_the_operator_has_not_looked_at_is_progressing_whatever_was_said_before(lua: Lua) -> None:

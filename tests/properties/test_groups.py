@@ -16,7 +16,7 @@ from tests.unit.published import BACKEND, config, driver, layout
 from gpupartition.api.v1alpha1 import Assigned, NodeStateStatus, Phase
 from gpupartition.backends.slices import Target
 from gpupartition.controller import groups
-from gpupartition.controller.intent import Driver
+from gpupartition.controller.declared import Driver
 from gpupartition.controller.packed import packed
 from gpupartition.controller.records import Record, dump, new_record
 from gpupartition.domain.backend import Cluster

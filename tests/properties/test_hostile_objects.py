@@ -20,7 +20,8 @@ from gpupartition.backends import BACKENDS
 from gpupartition.backends.plugin_pods import running_template
 from gpupartition.cli.offline import refused
 from gpupartition.controller import metrics, packed, trimmed
-from gpupartition.controller.intent import Policy, known
+from gpupartition.controller.declared import Policy
+from gpupartition.controller.intent import known
 from gpupartition.controller.reading import NOBODY
 from gpupartition.controller.records import Record
 from gpupartition.domain import gpumap

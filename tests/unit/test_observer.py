@@ -11,7 +11,8 @@ import pytest_asyncio
 from tests.unit.fleet import Fleet, equal, policy
 
 from gpupartition.controller.caches import Caches
-from gpupartition.controller.intent import Intents, Policy
+from gpupartition.controller.declared import Policy
+from gpupartition.controller.intent import Intents
 from gpupartition.controller.ledger import Ledger
 from gpupartition.controller.planner import Observer, Planner
 from gpupartition.controller.probe import Probe

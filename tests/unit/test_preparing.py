@@ -13,7 +13,8 @@ from tests.unit.amd import BACKEND, CPX, EIGHT, compiled, driver, facts, gpu, mo
 from tests.unit.vendor import policy
 
 from gpupartition.api.v1alpha1 import Grant, NodeStateStatus, Phase, PolicyStatus
-from gpupartition.controller.intent import Driver, Intent, Intents, Policy
+from gpupartition.controller.declared import Driver, Policy
+from gpupartition.controller.intent import Intent, Intents
 from gpupartition.controller.ledger import moving
 from gpupartition.controller.preparing import Preparing
 from gpupartition.controller.records import Record

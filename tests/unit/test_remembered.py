@@ -10,7 +10,8 @@ from tests.unit.fleet import Fleet, policy, whole
 
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.census import Census
-from gpupartition.controller.intent import Intents, Policy
+from gpupartition.controller.declared import Policy
+from gpupartition.controller.intent import Intents
 from gpupartition.controller.probe import Probe
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, new_record
 from gpupartition.controller.remembered import FEW, SPARE, Recent, Remembered

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.fleet import policy
 
-from gpupartition.controller.intent import Policy, pairs
+from gpupartition.controller.declared import Policy, pairs
 from gpupartition.domain.admission import Rules, admit
 from gpupartition.domain.suspension import LONGEST, Suspension, of_freeze, of_policy
 from gpupartition.names import GROUP

@@ -19,4 +19,9 @@ elseif ready.status == "True" or ignored and accepted then
 elseif ready.reason == "Paused" or ready.reason == "Frozen" then
   health = "Suspended"
 end
-return {status = health, message = ready.reason .. ": " .. ready.message}
+local message = ready.reason .. ": " .. ready.message
+local suspended = status.suspended
+if suspended ~= nil and suspended.reason ~= ready.reason then
+  message = message .. " (" .. suspended.reason .. ": " .. suspended.message .. ")"
+end
+return {status = health, message = message}

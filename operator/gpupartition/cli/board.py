@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gpupartition.backends.expected_slices import expected_slices
 from gpupartition.cli.planned import Planned
-from gpupartition.controller.intent import Driver
+from gpupartition.controller.declared import Driver
 from gpupartition.domain.allocator.allocate import Allocator
 from gpupartition.domain.allocator.shares import DeviceId, Held
 from gpupartition.domain.allocator.taints import tainted

@@ -10,7 +10,8 @@ from gpupartition.cli.documents import Document
 from gpupartition.cli.options import Unusable
 from gpupartition.cli.targets import must_be_there
 from gpupartition.controller.caches import Caches
-from gpupartition.controller.intent import Intents, Policy
+from gpupartition.controller.declared import Policy
+from gpupartition.controller.intent import Intents
 from gpupartition.controller.ledger import Ledger
 from gpupartition.controller.occupants import Occupants
 from gpupartition.controller.planner import Planner

@@ -102,7 +102,7 @@ async def _ask(
 
 def _with(body: Object, node: str, value: str, still: Collection[str]) -> str:
     """The annotation with this node in it, without those that need no asking any more."""
-    from gpupartition.controller.intent import pairs
+    from gpupartition.controller.declared import pairs
 
     before = pairs((body["metadata"].get("annotations") or {}).get(names.RETRY_NODES, ""))
     plain = value.translate({ord(","): " ", ord("="): " "})

@@ -15,7 +15,8 @@ from gpupartition.backends.adopted import layouts_of
 from gpupartition.backends.recognised import keeper, publishes_gpus, recognised
 from gpupartition.cli.planned import copied
 from gpupartition.controller.caches import Caches
-from gpupartition.controller.intent import Driver, Intents, Policy, labels
+from gpupartition.controller.declared import Driver, Policy, labels
+from gpupartition.controller.intent import Intents
 from gpupartition.controller.readiness import is_ready
 from gpupartition.controller.records import DRIVERS, POLICIES
 from gpupartition.domain.adoption import (

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from gpupartition.api.v1alpha1 import Phase, ProfileCapacity
 from gpupartition.controller.caches import Caches
-from gpupartition.controller.intent import Driver
+from gpupartition.controller.declared import Driver
 from gpupartition.controller.packed import PackedSlice, opened
 from gpupartition.controller.remembered import Remembered
 from gpupartition.controller.scope import Scope

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from gpupartition import names
 from gpupartition.api.v1alpha1 import Phase
 from gpupartition.controller.caches import Caches
-from gpupartition.controller.intent import Driver
+from gpupartition.controller.declared import Driver
 from gpupartition.controller.records import DRIVERS, NODE_STATES, Record
 from gpupartition.controller.scope import ledger_of
 from gpupartition.domain.entries import Document, Unreadable

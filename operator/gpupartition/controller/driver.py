@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from gpupartition.api.v1alpha1 import Condition, DriverStatus
+from gpupartition.controller.declared import unreadable_ledger
 from gpupartition.controller.finalizer import hold, is_held, let_go
-from gpupartition.controller.intent import Intents, unreadable_ledger
+from gpupartition.controller.intent import Intents
 from gpupartition.controller.probe import GRANTED
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, dump
 from gpupartition.controller.scope import ledger_of

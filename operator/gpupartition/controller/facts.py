@@ -7,7 +7,8 @@ from datetime import datetime
 
 from gpupartition import names
 from gpupartition.api.v1alpha1 import Grant
-from gpupartition.controller.intent import Driver, Intent, Policy, revert
+from gpupartition.controller.declared import Driver, Policy
+from gpupartition.controller.intent import Intent, revert
 from gpupartition.controller.records import Record
 from gpupartition.domain.backend import Config, NodeFacts, Observation, Refused
 from gpupartition.domain.entries import used, written

@@ -6,20 +6,18 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from gpupartition.api.v1alpha1 import NodeStateStatus
 from gpupartition.api.v1alpha1.shared import SUBDOMAIN
 from gpupartition.controller.caches import Caches
+from gpupartition.controller.declared import Driver, Policy
 from gpupartition.controller.packed import PackedSlice
 from gpupartition.controller.records import Record
 from gpupartition.domain.groups import Group, node_key
 from gpupartition.domain.leading import former, leader, led, nodes_led, settled
 from gpupartition.domain.others import skips
 from gpupartition.kube import Object
-
-if TYPE_CHECKING:
-    from gpupartition.controller.intent import Driver, Policy
 
 _NAME: Final = re.compile(SUBDOMAIN)
 

@@ -13,7 +13,7 @@ from functools import partial
 
 from gpupartition.api.v1alpha1 import DriftBrake, DriverStatus, Grant, OnFailure, Phase, Purpose
 from gpupartition.controller.caches import Caches
-from gpupartition.controller.intent import Policy, unreadable_ledger
+from gpupartition.controller.declared import Policy, unreadable_ledger
 from gpupartition.controller.readiness import is_ready
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, dump, new_record
 from gpupartition.controller.scope import Scope, Standings, is_ignored, ledger_of

@@ -9,7 +9,7 @@ from typing import Final
 
 from gpupartition import names
 from gpupartition.api.v1alpha1 import Drain, Phase
-from gpupartition.controller.intent import Policy
+from gpupartition.controller.declared import Policy
 from gpupartition.controller.records import NODE_STATES, POLICIES, Record
 from gpupartition.controller.refusals import Refusals
 from gpupartition.domain import windows

@@ -11,7 +11,7 @@ from typing import Final
 
 from gpupartition.api.v1alpha1 import DrainMode, NodeStateSpec, NodeStateStatus, PolicyRef, PolicyStatus
 from gpupartition.controller.caches import Caches
-from gpupartition.controller.intent import Policy
+from gpupartition.controller.declared import Policy
 from gpupartition.controller.ledger import Ledger
 from gpupartition.controller.occupants import Occupants
 from gpupartition.controller.readiness import LONG_AGO

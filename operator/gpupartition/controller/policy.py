@@ -12,8 +12,9 @@ from typing import Final
 from gpupartition.api.v1alpha1 import PolicySpec
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.collect import Collector
+from gpupartition.controller.declared import Driver, Policy
 from gpupartition.controller.finalizer import hold, let_go
-from gpupartition.controller.intent import Driver, Intents, Policy
+from gpupartition.controller.intent import Intents
 from gpupartition.controller.ledger import Ledger
 from gpupartition.controller.metrics import forget
 from gpupartition.controller.preparing import Preparing

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpupartition.controller.caches import Caches
+from gpupartition.controller.declared import Policy
 from gpupartition.controller.handlers import Kinds
-from gpupartition.controller.intent import Policy
 from gpupartition.domain.world import AT_REST
 from gpupartition.kube import Client, Object
 from gpupartition.kube.workqueue import WorkQueue

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from gpupartition.api.v1alpha1 import DrainMode, Grant, NodeStateStatus, Phase, Rollout
 from gpupartition.controller.caches import Caches
+from gpupartition.controller.declared import Driver, Policy
 from gpupartition.controller.durations import Durations
 from gpupartition.controller.facts import (
     Configs,
@@ -23,7 +24,7 @@ from gpupartition.controller.facts import (
     stands,
     way_back_of,
 )
-from gpupartition.controller.intent import NOTHING, Driver, Intent, Intents, Policy, known, revert
+from gpupartition.controller.intent import NOTHING, Intent, Intents, known, revert
 from gpupartition.controller.occupants import EVICTING, Occupants, Seen
 from gpupartition.controller.readiness import is_ready, since_ready
 from gpupartition.controller.records import Record

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 from gpupartition.api.v1alpha1 import DrainMode, DriverStatus, Grant, NodeStateStatus, Phase
 from gpupartition.controller.caches import Caches
-from gpupartition.controller.intent import Driver, Intent, Intents, Policy, labels
+from gpupartition.controller.declared import Driver, Policy, labels
+from gpupartition.controller.intent import Intent, Intents
 from gpupartition.controller.readiness import is_ready, since_ready
 from gpupartition.controller.records import Record
 from gpupartition.controller.remembered import Remembered

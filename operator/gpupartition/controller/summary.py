@@ -12,8 +12,9 @@ from typing import Any
 from gpupartition.api.v1alpha1 import Condition, Phase, PolicyStatus
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.census import Census
+from gpupartition.controller.declared import Policy
 from gpupartition.controller.events import Recorder
-from gpupartition.controller.intent import Policy, revision
+from gpupartition.controller.intent import revision
 from gpupartition.controller.packed import packed
 from gpupartition.controller.planner import Observer
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, dump

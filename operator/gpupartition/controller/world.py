@@ -21,10 +21,11 @@ from typing import Any, TypeVar
 from gpupartition import names
 from gpupartition.api.v1alpha1 import NodeStateStatus, Phase
 from gpupartition.controller.caches import Caches
+from gpupartition.controller.declared import Driver, Policy
 from gpupartition.controller.durations import Durations
 from gpupartition.controller.facts import grant_of
 from gpupartition.controller.groups import in_the_way, label_of
-from gpupartition.controller.intent import Driver, Intents, Policy
+from gpupartition.controller.intent import Intents
 from gpupartition.controller.occupants import Occupants
 from gpupartition.controller.packed import PackedSlice, packed
 from gpupartition.controller.reading import Assembly, Found, Reading, Versions
