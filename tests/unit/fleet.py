@@ -188,11 +188,13 @@ class Fleet:
         field_selector: str = "",
         **_: Any,
     ) -> Listing:
-        """All objects of the kind, or those on one node (`spec.nodeName=`), or what `keep` makes of them."""
+        """All objects of the kind, or those on one node (`spec.nodeName=`) or cordoned, or what `keep` makes of them."""
         found = self.objects[kind]
         field, node = field_selector.partition("=")[::2]
         if field == "spec.nodeName":
             found = [body for body in found if body["spec"].get("nodeName", "") == node]
+        if field == "spec.unschedulable":
+            found = [body for body in found if body.get("spec", {}).get("unschedulable")]
         return Listing(list(filter(None, map(keep, found))), "1")
 
     async def pages(self, kind: Kind, **_: Any) -> AsyncGenerator[Listing]:

@@ -13,7 +13,7 @@ from gpupartition.cli import map as command
 from gpupartition.cli.options import Unusable
 from gpupartition.cli.paint import rendered
 from gpupartition.domain.gpumap import NodeMap
-from gpupartition.kube import DEVICE_TAINT_RULES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from gpupartition.kube import DEVICE_TAINT_RULES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +49,17 @@ async def test_every_node_is_a_line_of_bars() -> None:
         "",
         "... free   ### used   xxx tainted   .|. in parts",
     ]
+
+
+async def test_a_node_that_is_cordoned_says_so_whatever_is_free_there() -> None:
+    made = fleet()
+    (cordoned,) = (body for body in made.objects[NODES] if body["metadata"]["name"] == "node-2")
+    cordoned["spec"] = {"unschedulable": True}
+    found = await command.look(made.client)
+    lines = drawn(found)
+    assert lines[4] == "        cordoned: no new pod comes here", lines
+    assert [pool["cordoned"] for pool in command.as_data(found)["pools"]] == [False, True, False]
+    assert drawn(found[1:2], full=True)[0] == "node-2 (gpu.example.com)  cordoned: no new pod comes here"
 
 
 async def test_one_node_is_drawn_with_each_device_and_who_has_it() -> None:

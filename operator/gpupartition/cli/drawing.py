@@ -112,9 +112,10 @@ def _node(node: NodeMap, *, name: int, length: int, per_line: int, plain: bool) 
 
 
 def troubles(node: NodeMap) -> list[str]:
-    """What is wrong with what a node publishes."""
+    """What is wrong with what a node publishes, or why nobody new gets it."""
     lost = [f"in use but not published: {', '.join(node.lost)}"] if node.lost else []
-    return ([node.problem] if node.problem else []) + lost
+    cordoned = ["cordoned: no new pod comes here"] if node.cordoned else []
+    return ([node.problem] if node.problem else []) + lost + cordoned
 
 
 def _joined(bars: Sequence[Line]) -> Line:

@@ -81,11 +81,13 @@ async def look(client: Client, node: str = "", selector: str = "") -> list[NodeM
         raise no_node(node)
     shared = "spec.nodeName="  # what is published for several nodes
     of_nodes = [f"spec.nodeName={node}", shared] if node else [""]
-    listed, claims, rules = await asyncio.gather(
+    listed, claims, rules, cordoned = await asyncio.gather(
         asyncio.gather(*(client.list(RESOURCE_SLICES, field_selector=mine) for mine in of_nodes)),
         client.list(RESOURCE_CLAIMS),
         taint_rules(client),
+        client.list(NODES, field_selector="spec.unschedulable=true"),
     )
+    closed = {each["metadata"]["name"] for each in cordoned.items}
     chosen: set[str] | None = {node} if node else None
     if selector:
         selected = {each["metadata"]["name"] for each in (await client.list(NODES, label_selector=selector)).items}
@@ -114,6 +116,7 @@ async def look(client: Client, node: str = "", selector: str = "") -> list[NodeM
             taken.get((driver, pool), ()),
             pool=pool,
             rules=rules,
+            cordoned=name in closed,
             memory_slices=memory_slices,
         )
         for (driver, name, pool), bodies in sorted(pools.items())
@@ -199,6 +202,7 @@ def as_data(found: Sequence[NodeMap]) -> dict[str, Any]:
                 "driver": each.driver,
                 "problem": each.problem,
                 "lost": list(each.lost),
+                "cordoned": each.cordoned,
                 "gpus": [_gpu(gpu) for gpu in each.gpus],
                 "over": [
                     {"device": part.device, "use": part.use.value, "profile": part.profile, "memory": part.memory}

@@ -69,7 +69,7 @@ class NodeMap:
     """One node's GPUs.
 
     `problem` says why the scheduler would not use the pool; `lost` names devices that claims have and no slice shows; `over` are devices over
-    this node and others of which nobody has any part, so that they could be had.
+    this node and others of which nobody has any part, so that they could be had. `cordoned`: what is free is open to no new pod all the same.
     """
 
     node: str
@@ -78,6 +78,7 @@ class NodeMap:
     lost: tuple[str, ...] = ()
     problem: str = ""
     over: tuple[Part, ...] = ()
+    cordoned: bool = False
 
 
 def read(
@@ -88,6 +89,7 @@ def read(
     *,
     pool: str = "",
     rules: Iterable[Object] = (),
+    cordoned: bool = False,
     memory_slices: Callable[[str], int] = lambda _: MEMORY_SLICES,
 ) -> NodeMap:
     """Map one node's pool of a driver, from ResourceSlices, ResourceClaims and DeviceTaintRules, of whomever.
@@ -105,7 +107,8 @@ def read(
     view = _View(there, held, _tainted(bodies, rules, driver, name), memory_slices)
     taken = on_nodes(published.keep({holder.device for holder in holding if not holder.admin}))
     over = [d for d in over_several(published, node) if not d.retired and not taken & d.costs[NODES].keys()]
-    return replace(_map(node, driver, view), over=tuple(view.part(device) for device in over))
+    mapped = _map(node, driver, view)
+    return replace(mapped, over=tuple(view.part(device) for device in over), cordoned=cordoned)
 
 
 def of_pool(
