@@ -86,7 +86,7 @@ async def _looked_at(
             looks += await _turns(program)
         of = f"{slices} slices"
         async with progress.step("slices are written"):
-            behind = await following.lag(client, program, of)
+            behind = await following.lag(controlplane, client, program, of)
         after = await _metrics(program)
     finally:
         await program.stop()
