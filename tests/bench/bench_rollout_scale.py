@@ -77,7 +77,7 @@ def measure() -> list[Figure]:
             value=round(many.each, 1),
             bound=round(fewer.each * GROWTH_BOUND, 1),
             how=f"{of}; {fewer.nodes} nodes: {fewer.each:.1f}; {by_kind}",
-            rounds=[dict(run.requests) for run in (fewer, many)],
+            rounds=[run.requests for run in (fewer, many)],
         ),
         Figure(
             name="operator's CPU a node of many",

@@ -11,16 +11,13 @@ import json
 import re
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from testbed.controlplane import ControlPlane, python_env
-from testbed.programs import Program, leashed
 from testbed.progress import Progress
 from tests.bench import beside, fleet, following
 from tests.bench.figures import Figure
 from tests.bench.fleet import Fleet
-from tests.bench.watching import MUTATING, audited, bare_server, cpu_of, highest, operator, until
+from tests.bench.watching import MUTATING, audited, bare_server, cpu_of, highest, measuring, operator, until
 from tests.e2e.harness import DRIVERS, POLICIES
 from tests.e2e.rollout import asks
 from tests.e2e.stage import OPERATOR
@@ -28,6 +25,9 @@ from tests.e2e.stage import OPERATOR
 from gpupartition.kube import NODES, Client
 
 if TYPE_CHECKING:
+    from testbed.controlplane import ControlPlane
+    from testbed.programs import Program
+
     from gpupartition.kube import Object
 
 COUNT: Final = 5_000
@@ -158,8 +158,7 @@ def _asked(metrics: str) -> float:
 async def _bare(controlplane: ControlPlane) -> float:
     """Seconds of a program that only reads."""
     begun = time.monotonic()
-    command: list[str | Path] = [sys.executable, "-m", "tests.bench.bare", controlplane.kubeconfig]
-    program = await asyncio.create_subprocess_exec(*leashed(command), env=python_env(), stdout=asyncio.subprocess.PIPE)
+    program = await measuring("bare", controlplane.kubeconfig)
     out, _ = await program.communicate()
     assert json.loads(out)[0] == COUNT, out
     return time.monotonic() - begun

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from testbed.controlplane import python_env
-from testbed.programs import leashed
 from tests.bench.copies import HEARD
 from tests.bench.figures import Figure
-from tests.bench.watching import cpu_of, highest
+from tests.bench.watching import cpu_of, highest, measuring
 
 from gpupartition.kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 
@@ -91,10 +88,7 @@ class _Copying:
 async def _copying(by: str, kubeconfig: Path, wanted: Mapping[str, int]) -> AsyncIterator[_Copying]:
     begun = time.monotonic()
     kinds = [f"{kind}={number}" for kind, number in wanted.items()]
-    command: list[str | Path] = [sys.executable, "-m", "tests.bench.copies", by, kubeconfig, *kinds]
-    process = await asyncio.create_subprocess_exec(
-        *leashed(command), env=python_env(), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
-    )
+    process = await measuring("copies", by, kubeconfig, *kinds, stderr=asyncio.subprocess.DEVNULL)
     try:
         yield _Copying(by, sum(wanted.values()), process, begun)
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 
@@ -25,7 +25,7 @@ class Figure:
 
     def json(self) -> dict[str, Any]:
         """As it is printed for programs."""
-        return {**asdict(self), "within": self.within}
+        return {each.name: getattr(self, each.name) for each in fields(self)} | {"within": self.within}
 
 
 def measured(name: str) -> list[Figure]:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sys
 import time
 from contextlib import asynccontextmanager
 from itertools import cycle
 from typing import TYPE_CHECKING, Final
 
-from testbed.controlplane import python_env
-from testbed.programs import leashed
 from tests.bench.figures import Figure
 from tests.bench.fleet import LANES
+from tests.bench.watching import measuring
 from tests.e2e.harness import eventually
 from tests.e2e.rollout import asks
 
@@ -21,7 +19,6 @@ from gpupartition.kube import RESOURCE_SLICES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
-    from pathlib import Path
 
     import aiohttp
     from testbed.controlplane import ControlPlane
@@ -89,8 +86,7 @@ def _behind(heard: Mapping[int, float], now: float, reached: int) -> float:
 @asynccontextmanager
 async def _bare_watch(controlplane: ControlPlane) -> AsyncIterator[Mapping[int, float]]:
     """When a bare watcher has heard of which version; goes on to be filled."""
-    command: list[str | Path] = [sys.executable, "-m", "tests.bench.bare_watch", controlplane.kubeconfig]
-    program = await asyncio.create_subprocess_exec(*leashed(command), env=python_env(), stdout=asyncio.subprocess.PIPE)
+    program = await measuring("bare_watch", controlplane.kubeconfig)
     assert program.stdout is not None
     assert await program.stdout.readline() == b"watching\n"
     heard: dict[int, float] = {}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from testbed.controlplane import ControlPlane, Shape, python_env
-from testbed.programs import Program
+from testbed.programs import Program, leashed
 from tests.e2e.harness import POLICIES, follow
 
 from gpupartition.kube import Client
@@ -47,6 +47,14 @@ def operator(controlplane: ControlPlane) -> Program:
     kubeconfig, log = controlplane.files.kubeconfig("operator"), controlplane.files.log("operator")
     command: list[str | Path] = [sys.executable, "-m", "gpupartition", "run", "--kubeconfig", kubeconfig]
     return Program("operator", command, log=log, env=python_env() | settings)
+
+
+async def measuring(module: str, *arguments: str | Path, stderr: int | None = None) -> asyncio.subprocess.Process:
+    """Start a program of this folder, which ends with this process; what it prints is to be read."""
+    command: list[str | Path] = [sys.executable, "-m", f"{__package__}.{module}", *arguments]
+    return await asyncio.create_subprocess_exec(
+        *leashed(command), env=python_env(), stdout=asyncio.subprocess.PIPE, stderr=stderr
+    )
 
 
 def audited(controlplane: ControlPlane, user: str, *, since: int = 0) -> list[dict[str, Any]]:

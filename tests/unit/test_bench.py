@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +26,11 @@ def request(verb: str, resource: str, name: str, *, code: int = 200, at: int = 0
         "responseStatus": {"code": code},
         "requestReceivedTimestamp": f"2026-01-01T00:00:{at:02}Z",
     }
+
+
+def test_whatever_was_counted_can_be_printed_for_programs() -> None:
+    figure = Figure(name="requests", value=2, rounds=[Counter(["get nodes", "get nodes"])])
+    assert json.loads(json.dumps(figure.json()))["rounds"] == [{"get nodes": 2}]
 
 
 @pytest.mark.parametrize(("value", "code"), [(1.0, 0), (1.1, 1)])
