@@ -468,6 +468,14 @@ def test_a_failure_of_a_pod_that_is_older_than_the_entry_may_be_of_an_old_copy(o
     assert seen.stale is stale
 
 
+@pytest.mark.parametrize("text", ["{", "[]", "a: 1\n---\nb: 2"])
+def test_a_failure_is_told_though_nobody_can_read_the_config_file(text: str) -> None:
+    config_map = {"metadata": {"namespace": "gpu-operator", "name": "gpp-mig"}, "data": {"config.yaml": text}}
+    seen = observed(facts(*EIGHT[:2], on=node("gpp-1", "failed")), config_map)
+    assert "mig-manager failed" in seen.failed
+    assert not seen.stale
+
+
 # -------------------------------------------------------------------------------------------------------------- what disturbs whom
 
 

@@ -162,7 +162,7 @@ class NvidiaMig(ByLabel):
         config_map = cluster.config_map(file.namespace, file.name)
         if not began or value is None or config_map is None:
             return False
-        since = written(file.entry(value, file.read(config_map).get(value)), config_map)
+        since = written(file.entry(value, file.content(config_map, value)), config_map)
         return since is not None and datetime.fromisoformat(began) < since
 
 
