@@ -378,11 +378,18 @@ def test_a_driver_that_allows_reboots_has_longer_for_them_and_no_problem_with_th
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"), [("{", "ConfigUnreadable"), ("[]", "ConfigUnreadable"), ("a: " + "b" * 1_000_001, "ConfigFull")]
+    ("text", "reason"), [("{", "ConfigUnreadable"), ("[]", "ConfigUnreadable"), ("a: " + "ü" * 500_001, "ConfigFull")]
 )
 def test_a_config_file_that_cannot_be_written_to_stops_everything(text: str, reason: str) -> None:
     config_map = {"metadata": {"namespace": "gpu-operator", "name": "gpp-mig"}, "data": {"config.yaml": text}}
     assert [p.reason for p in BACKEND.preflight(driver(), installed(config_map))] == [reason]
+
+
+def test_a_config_map_that_nobody_can_write_into_any_more_is_told_with_the_way_out() -> None:
+    config_map = {"metadata": {"namespace": "gpu-operator", "name": "gpp-mig"}, "immutable": True}
+    (problem,) = BACKEND.preflight(driver(), installed(config_map))
+    assert (problem.reason, problem.at) == ("ConfigImmutable", "ConfigMap gpu-operator/gpp-mig")
+    assert "create it anew without immutable" in problem.fix
 
 
 # -------------------------------------------------------------------------------------------------------------- what a node says

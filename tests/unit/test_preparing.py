@@ -21,7 +21,7 @@ from gpupartition.controller.records import Record
 from gpupartition.controller.scope import Scope
 from gpupartition.domain.admission import Admission
 from gpupartition.domain.backend import Cluster, Config
-from gpupartition.kube import Client, Conflict, Kind
+from gpupartition.kube import ApiError, Client, Conflict, Forbidden, Invalid, Kind
 
 WANTED = compiled(CPX, on=facts(*EIGHT))
 BACK = BACKEND.way_back(driver(), facts(*EIGHT), Cluster())
@@ -33,7 +33,7 @@ class Server:
     def __init__(self, config_map: Mapping[str, Any] | None = None) -> None:
         self.config_map = dict(config_map) if config_map is not None else None
         self.edits = 0
-        self.meanwhile = False
+        self.refusal: ApiError | None = None
         self.records: list[dict[str, Any]] = []
 
     async def list(self, _: Kind) -> SimpleNamespace:
@@ -49,8 +49,8 @@ class Server:
         self._write(body)
 
     def _write(self, body: dict[str, Any]) -> None:
-        if self.meanwhile:
-            raise Conflict("replace", 409, "Conflict", "somebody was faster")
+        if self.refusal is not None:
+            raise self.refusal
         self.config_map, self.edits = body, self.edits + 1
 
     @property
@@ -188,8 +188,27 @@ def test_a_node_that_failed_keeps_nobody_from_writing_and_one_that_moves_does() 
 
 async def test_an_edit_that_somebody_else_was_faster_with_is_tried_again_later() -> None:
     server = Server(theirs())
-    server.meanwhile = True
+    server.refusal = Conflict("replace", 409, "Conflict", "somebody was faster")
     assert "has changed meanwhile" in await prepared(server, scope(server, WAITS), "n0")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "told"),
+    [
+        (
+            Forbidden("replace", 403, "Forbidden", "cannot update resource"),
+            ["may not be written", "components/amd-dcm"],
+        ),
+        (Invalid("replace", 422, "Invalid", "is immutable"), ["cannot be written: is immutable", "delete it"]),
+    ],
+)
+async def test_a_config_map_that_cannot_be_written_is_told_and_ends_no_turn(refusal: ApiError, told: list[str]) -> None:
+    server = Server(theirs())
+    server.refusal = refusal
+    why = await prepared(server, scope(server, WAITS), "n0")
+    assert why.startswith("ConfigMap kube-amd-gpu/gpp-amd")
+    assert all(each in why for each in told), why
+    assert WANTED.assignment not in await caught_up(server, scope(server, NodeStateStatus(phase=Phase.DRAINING)))
 
 
 def test_nodes_that_wait_for_an_edit_are_not_taken_and_are_still_to_be() -> None:

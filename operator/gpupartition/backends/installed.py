@@ -23,16 +23,23 @@ M = TypeVar("M", bound=Model)
 
 
 def config_problems(document: Document, cluster: Cluster) -> Iterator[Problem]:
-    """Whether the ConfigMap can be read, if it is there, and has room."""
-    found = cluster.config_map(document.namespace, document.name)
+    """Whether the ConfigMap can be read and written, if it is there, and has room."""
+    found = cluster.config_map(document.namespace, document.name) or {}
     at = f"ConfigMap {document.namespace}/{document.name}"
     try:
         document.read(found)
     except Unreadable as unreadable:
         why = f"its {document.file} {unreadable}"
         yield Problem(reason="ConfigUnreadable", at=at, why=why, fix="correct it, or delete it")
-    size = sum(len(text) for text in (found or {}).get("data", {}).values())
-    size += sum(len(text) for text in (found or {}).get("metadata", {}).get("annotations", {}).values())
+    if found.get("immutable"):
+        yield Problem(
+            reason="ConfigImmutable",
+            at=at,
+            why="it is immutable, so that no layout can be written into it",
+            fix="delete it, create it anew without immutable, and restart the pods that mount it: they keep what was deleted",
+        )
+    texts = (*found.get("data", {}).values(), *found.get("metadata", {}).get("annotations", {}).values())
+    size = sum(len(text.encode()) for text in texts)
     if size > MAX_SIZE:
         yield Problem(
             reason="ConfigFull",

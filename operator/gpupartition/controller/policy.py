@@ -111,6 +111,8 @@ class PolicyLoop:
         if not admission.reason and not admission.grants and not policy.deleting:
             await self._unpin(scope)
             await self._collector.collect(scope.driver)
+        if admission.reason == "ConfigWaits":
+            again = min(again or GRANTED, GRANTED)  # it may be a right that is missing
         return sooner(again, admission.until)
 
     async def _take_on(self, scope: Scope) -> None:

@@ -15,12 +15,14 @@ from gpupartition.domain.backend import Refused
 from gpupartition.domain.entries import Document, identity, waits_for_rest
 from gpupartition.domain.objects import Object
 from gpupartition.domain.world import AT_REST
-from gpupartition.kube import CONFIG_MAPS, Client, Conflict
+from gpupartition.kube import CONFIG_MAPS, Client, Conflict, Forbidden, Invalid
 
 log = logging.getLogger(__name__)
 
 _UNTOLD: Final = frozenset({Phase.ADMITTED, Phase.QUIESCING, Phase.DRAINING})
 _TOLD: Final = frozenset({Phase.APPLYING, Phase.VERIFYING, Phase.ROLLING_BACK})
+
+_COMPONENT: Final = "manifests/components/amd-dcm"  # the one driver type whose config is written so
 
 
 class Preparing:
@@ -42,9 +44,7 @@ class Preparing:
                 f"all nodes, so it waits until no node of driver {driver.name} is being changed"
             )
         missing = self._missing(scope, nodes, [name for name in scope.nodes if _waits(scope, name)])
-        if not await self._write(documents[0], missing):
-            return f"ConfigMap {documents[0].namespace}/{documents[0].name} has changed meanwhile"
-        return ""
+        return await self._write(documents[0], missing)
 
     async def catch_up(self, scope: Scope) -> None:
         """Write what nodes need that got another target after they were taken, once no node is between its assignment and its verification."""
@@ -55,8 +55,10 @@ class Preparing:
         if not missing:
             return
         live = [Record.read(b) for b in (await self._client.list(NODE_STATES)).items]
-        if not any(r.spec.driver == driver.name and (r.unreadable or r.state.phase in _TOLD) for r in live):
-            await self._write(missing[0]["document"], missing)
+        if any(r.spec.driver == driver.name and (r.unreadable or r.state.phase in _TOLD) for r in live):
+            return
+        if why := await self._write(missing[0]["document"], missing):
+            log.warning("%s", why, extra={"policy": scope.policy.name})
 
     def _missing(self, scope: Scope, nodes: Sequence[str], others: Sequence[str]) -> Sequence[Object]:
         """Each entry once that is not there and that one of these nodes goes to, or may have to go back to."""
@@ -78,23 +80,28 @@ class Preparing:
         except Refused:
             return  # such a node is not taken, or somebody has accepted it
 
-    async def _write(self, document: Document, bodies: Sequence[Object]) -> bool:
-        """All of them in one edit."""
+    async def _write(self, document: Document, bodies: Sequence[Object]) -> str:
+        """All of them in one edit. Returns why they could not be written, or ""."""
+        where = f"ConfigMap {document.namespace}/{document.name}"
         present = await self._client.find(CONFIG_MAPS, document.name, namespace=document.namespace)
         after, now = present, datetime.now(UTC)
         for body in bodies:
             after = document.with_entry(after, body["key"], body["content"], now)
         if after is None:
-            return True
+            return ""
         try:
             await (
                 self._client.create(CONFIG_MAPS, after) if present is None else self._client.replace(CONFIG_MAPS, after)
             )
         except Conflict:
-            return False
+            return f"{where} has changed meanwhile"
+        except Forbidden as error:
+            return f"{where} may not be written: {error.message}; let the operator create and update it, as {_COMPONENT} does"
+        except Invalid as error:
+            return f"{where} cannot be written: {error.message}; correct it, or delete it"
         keys = ", ".join(sorted(body["key"] for body in bodies))
-        log.info("wrote %s into ConfigMap %s/%s", keys, document.namespace, document.name)
-        return True
+        log.info("wrote %s into %s", keys, where)
+        return ""
 
 
 def _waits(scope: Scope, name: str) -> bool:
