@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from tests.properties.layouts import LAW, PROFILE_NAMES, accepted, worlds
 from tests.unit.example import AS_SENT, as_the_server_gives_it_back
-from tests.unit.published import BACKEND, Server, config, driver
+from tests.unit.published import BACKEND, Server, config, driver, node
 
 from gpupartition.backends.plugin_template import whole_fingerprint
-from gpupartition.domain import fingerprint
-from gpupartition.domain.backend import Config
+from gpupartition.domain import fingerprint, quantity
+from gpupartition.domain.backend import Config, Refused
 from gpupartition.domain.counters import slug
 from gpupartition.domain.pool import Pool
 
@@ -116,6 +116,27 @@ def test_all_exact_partitions_of_a_gpu_can_be_allocated_at_once(
 def test_different_profiles_never_share_a_name(names: set[str]) -> None:
     assert len({slug(name) for name in names}) == len(names)
     assert all(DNS_LABEL.fullmatch(f"gpu-0-{slug(name)}-0") for name in names)
+
+
+LABELS = {"count": "gpu/count", "product": "gpu/product", "memory": "gpu/memory"}
+LABEL_VALUES = st.from_regex(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?", fullmatch=True)
+COUNTS = st.from_regex(r"[0-9]{1,63}", fullmatch=True)
+SIZES = st.from_regex(r"[0-9]{1,20}(\.[0-9]{1,38})?([KMGTPE]i|[numkMGTPE]|[eE]-?[0-9]{1,2})?", fullmatch=True)
+
+
+@given(LABEL_VALUES | COUNTS | st.just("8"), LABEL_VALUES | st.just("H100"), LABEL_VALUES | COUNTS | SIZES)
+@example("1", "H100", "80.000000000000000000000000000000Gi")
+@example("1", "H100", "9223372036854775807")
+def test_whatever_the_labels_of_a_node_say_is_an_inventory_or_is_refused(count: str, product: str, memory: str) -> None:
+    labels = {"gpu/count": count, "gpu/product": product, "gpu/memory": memory}
+    whole = [{"match": {"all": True}, "type": "Whole"}]
+    try:
+        wanted = config(*whole, of=driver(nodeLabels=LABELS), on=node(**labels))
+    except Refused:
+        return
+    assert len(wanted.pool.devices) == int(count)
+    size = int(memory) * 1024**2 if memory.isdigit() else quantity.parse(memory)
+    assert all(0 < device.capacity["memory"] <= size for device in wanted.pool.devices)
 
 
 # ----------------------------------------------------------------------------------------------------- never half there, seen by all

@@ -132,8 +132,9 @@ def _from_labels(labels: NodeLabelInventory, node: Object) -> GpuGroup:
         problems.append(_no_inventory(name, labels.count, f"is {count!r} instead of a number from 1 to {MAX_GPUS}"))
     if labels.memory not in missing:
         try:
-            memory = str(int(memory) * MIB) if memory.isascii() and memory.isdigit() else memory
-            if quantity.parse(memory) < 1:
+            size = quantity.parse(str(int(memory) * MIB) if memory.isascii() and memory.isdigit() else memory)
+            memory = quantity.render(size)  # a label has room for longer spellings than a group
+            if size < 1:
                 problems.append(_no_inventory(name, labels.memory, "is not more than 0"))
         except ValueError:
             problems.append(
