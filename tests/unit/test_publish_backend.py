@@ -234,6 +234,13 @@ def test_more_devices_than_a_record_can_hold_are_refused() -> None:
     assert [p.reason for p in problems(equal(63), of=driver({**H100, "count": 64}))] == ["TooManyDevices"]
 
 
+def test_a_product_that_a_device_has_no_room_for_is_refused_in_bytes() -> None:
+    assert config(layout(), of=driver({**H100, "product": "Ü" * 32})).pool.devices
+    (problem,) = problems(layout(), of=driver({**H100, "product": "Ü" * 33}))
+    assert problem.reason == "ProductTooLong"
+    assert "has 66 bytes, and a device can have 64" in problem.why
+
+
 def profile(**counters: str) -> dict[str, Any]:
     half = {"name": "half", "capacity": {"memory": "40Gi"}, "placements": [{"counters": counters}]}
     return {**H100, "counters": {"memory": "80Gi"}, "profiles": [half]}

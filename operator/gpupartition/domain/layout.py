@@ -16,6 +16,7 @@ from gpupartition.domain.products import Product, means
 from gpupartition.domain.tabled import memory_mode
 
 MAX_NAME: Final = 63  # a device's name is a DNS label
+MAX_TEXT: Final = 64  # bytes of an attribute: resource/v1 DeviceAttributeMaxValueLength
 
 
 def compile_pool(gpus: Sequence[Gpu], layouts: Sequence[Layout]) -> Pool:
@@ -122,7 +123,7 @@ def _pool_problems(pool: Pool) -> Iterator[Problem]:
 
 
 def too_much(pool: Pool) -> Iterator[Problem]:
-    """What is too long: a device's name for the API, the pool for a node's record."""
+    """What is too long: a device's name or product for the API, the pool for a node's record."""
     too_long = next((d for d in pool.devices if len(d.name) > MAX_NAME), None)
     if too_long is not None:
         profile = too_long.attributes["profile"]["string"]
@@ -131,6 +132,14 @@ def too_much(pool: Pool) -> Iterator[Problem]:
             at="spec.layouts",
             why=f"the device {too_long.name} would have a name of more than {MAX_NAME} characters",
             fix=f"rename the profile {profile} in the driver's inventory: lower-case letters and digits take one character each",
+        )
+    products = dict.fromkeys(product for d in pool.devices if (product := d.text("productName")))
+    for product in (each for each in products if len(each.encode()) > MAX_TEXT):
+        yield Problem(
+            reason="ProductTooLong",
+            at="spec.layouts",
+            why=f"the product {product} has {len(product.encode())} bytes, and a device can have {MAX_TEXT}",
+            fix="write it shorter in the driver's inventory: letters and digits of ASCII take one byte each",
         )
     if len(pool.to_json()) > MAX_RECORD:
         whose = f"group {pool.group}" if pool.group else "a node"
