@@ -129,19 +129,34 @@ def test_a_pod_that_was_refused_rests_while_the_others_go() -> None:
     assert done(draining(pod("a", refusal=replace(BLOCKED, resting=timedelta(0))))) != []
 
 
+FORCE: Final = EVICT.model_copy(update={"on_timeout": OnTimeout.FORCE_DELETE})
+LATE: Final[dict[str, Any]] = {"after": LIMITS.draining_evict}
+EVICTED: Final = [EvictPod(namespace="team", name="a", uid="uid-a")]
+DELETED: Final = [DeleteHolder(namespace="team", name="a", uid="uid-a")]
+
+
 def test_a_pod_that_was_refused_until_the_time_was_over_is_deleted_only_where_the_policy_says_so() -> None:
     occupant = pod("a", refusal=BLOCKED)
-    force = EVICT.model_copy(update={"on_timeout": OnTimeout.FORCE_DELETE})
-    late = {"after": LIMITS.draining_evict}
-    assert done(draining(occupant, drain=force)) == []
-    assert done(draining(occupant, drain=force, **late)) == [DeleteHolder(namespace="team", name="a", uid="uid-a")]
-    assert done(draining(occupant, drain=EVICT, **late)) == []
-    forbidden = pod("a", refusal=replace(BLOCKED, reason="EvictionForbidden"))
-    assert done(draining(forbidden, drain=force, **late)) == [], (
-        "what the operator may not do it does not try all the time"
-    )
+    assert done(draining(occupant, drain=FORCE)) == []
+    assert done(draining(occupant, drain=FORCE, **LATE)) == DELETED
+    assert done(draining(occupant, drain=EVICT, **LATE)) == []
     spared_still = pod("b", annotations={"gpupartition.dev/do-not-disrupt": "true"})
-    assert done(draining(spared_still, drain=force, **late)) == []
+    assert done(draining(spared_still, drain=FORCE, **LATE)) == []
+
+
+def test_however_late_it_is_nobody_is_deleted_who_was_not_asked_to_go_and_refused() -> None:
+    asked_first = done(draining(pod("a"), drain=FORCE, **LATE))
+    assert asked_first == EVICTED, "a pause, or an operator that was down, has taken all the time"
+    long_ago = pod("a", refusal=replace(BLOCKED, resting=timedelta(0)))
+    assert done(draining(long_ago, drain=FORCE, **LATE)) == EVICTED, "its budget may allow it by now"
+
+
+@pytest.mark.parametrize("reason", ["EvictionForbidden", "NamespaceTerminating"])
+def test_nobody_is_deleted_because_something_else_than_a_budget_refused(reason: str) -> None:
+    resting = replace(BLOCKED, reason=reason)
+    assert done(draining(pod("a", refusal=resting), drain=FORCE, **LATE)) == []
+    rested = replace(resting, resting=timedelta(0))
+    assert done(draining(pod("a", refusal=rested), drain=FORCE, **LATE)) == EVICTED
 
 
 def test_refusals_rest_ever_longer_up_to_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:

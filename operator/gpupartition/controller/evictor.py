@@ -12,7 +12,7 @@ from gpupartition.controller.occupants import Occupants
 from gpupartition.controller.reading import Reading
 from gpupartition.controller.refusals import Refusals
 from gpupartition.domain.effects import DeleteHolder, EvictPod
-from gpupartition.domain.eviction import Pod, budgets_of
+from gpupartition.domain.eviction import BLOCKED, Pod, budgets_of
 from gpupartition.kube import POD_DISRUPTION_BUDGETS, ApiError, Client, Forbidden, Object, TooManyRequests
 
 REFUSED: Final = {400, 403, 422}  # no right, or an admission policy or a webhook said no, each in its own way
@@ -54,7 +54,7 @@ class Evictor:
         if error.status in REFUSED:
             reason = "NamespaceTerminating" if "NamespaceTerminating" in causes else "EvictionForbidden"
         else:
-            reason = "EvictionBlocked"
+            reason = BLOCKED
             refused = isinstance(error, TooManyRequests) and "DisruptionBudget" in causes
             if not refused and error.status != 500:
                 raise error

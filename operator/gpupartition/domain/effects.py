@@ -88,7 +88,7 @@ class EvictPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteHolder:
-    """Delete a holder's pod, by UID, with its own grace period: its eviction was refused until the drain's time was over."""
+    """Delete a holder's pod, by UID, with its own grace period: the drain's time is over, and a disruption budget still refuses."""
 
     namespace: str
     name: str

@@ -15,6 +15,7 @@ from gpupartition.domain.selector import fits, matches
 Pod = Mapping[str, Any]
 
 KUBE_SYSTEM: Final = "kube-system"
+BLOCKED: Final = "EvictionBlocked"  # by a disruption budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,11 @@ class Occupant:
     def resting(self) -> timedelta:
         """For how long it is left alone after a refusal."""
         return self.refusal.resting if self.refusal else timedelta(0)
+
+    @property
+    def kept(self) -> bool:
+        """Whether a disruption budget refuses it now, as far as is known: once it has rested, that may have changed, and it is asked anew."""
+        return self.refusal is not None and self.refusal.reason == BLOCKED and bool(self.resting)
 
 
 Rule = Callable[[Occupant, Drain], bool]
@@ -120,13 +126,9 @@ def monitoring(held: Iterable[Holder], occupants: Sequence[Occupant], drain: Dra
 
 
 def next_to_go(occupants: Iterable[Occupant], drain: Drain, *, forced: bool = False) -> Occupant | None:
-    """The pod to be evicted now. One that was refused rests first; `forced`: not because of a disruption budget."""
-
-    def rests_now(pod: Occupant) -> bool:
-        by_budget = pod.refusal is not None and pod.refusal.reason == "EvictionBlocked"
-        return bool(pod.resting) and not (forced and by_budget)
-
-    return next((p for p in occupants if not spared(p, drain) and not rests_now(p)), None)
+    """The pod to be ended now. One that was refused rests first; `forced`: not one that a disruption budget keeps."""
+    may_go = (pod for pod in occupants if not spared(pod, drain))
+    return next((pod for pod in may_go if not pod.resting or (forced and pod.kept)), None)
 
 
 def rests(occupants: Iterable[Occupant], drain: Drain) -> timedelta | None:

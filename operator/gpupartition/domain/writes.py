@@ -189,7 +189,10 @@ def _drain(state: NodeStateStatus, world: World, subject: Subject) -> Sequence[E
 
 
 def _evict(state: NodeStateStatus, world: World, _: Subject) -> Sequence[Effect]:
-    """The next pod, and only while new claims are kept away: it would come back to this node."""
+    """The next pod, and only while new claims are kept away: it would come back to this node.
+
+    However late it is, a pod is asked to go, and refused, before it is deleted: a pause may have taken all the time.
+    """
     evicts = world.drain.mode is DrainMode.EVICT and not world.no_eviction and world.wanted is not None
     if not evicts or not world.holders or not quiesced(state, world):
         return ()
@@ -197,7 +200,7 @@ def _evict(state: NodeStateStatus, world: World, _: Subject) -> Sequence[Effect]
     pod = next_to_go(world.occupants, world.drain, forced=late)
     if pod is None:
         return ()
-    return (_delete_holder(pod) if late else _evict_pod(pod, world),)
+    return (_delete_holder(pod) if late and pod.kept else _evict_pod(pod, world),)
 
 
 def _evict_pod(pod: Occupant, world: World) -> EvictPod:

@@ -90,8 +90,9 @@ class Drain(Model, json_schema_extra=checks(*rules.DRAIN)):
     mode holds: WhenIdle 60, Wait 3600, Evict 1800."""
     on_timeout: OnTimeout = OnTimeout.SKIP
     """What happens when that is over. Skip: the node is opened again and its turn comes last. Halt: it is opened again and counts as failed, so
-    that the roll-out halts as maxFailed says. ForceDelete: with mode Evict, pods whose eviction was refused are deleted, with their own grace
-    period; it takes the rights of manifests/components/force-delete too. Pods that are only waited for are never deleted."""
+    that the roll-out halts as maxFailed says. ForceDelete: with mode Evict, pods whose eviction a disruption budget still refuses are deleted,
+    with their own grace period; it takes the rights of manifests/components/force-delete too. Pods that are only waited for are never
+    deleted."""
     grace_period_seconds: Annotated[int | None, Field(ge=1, le=86400)] = None
     """With mode Evict: how long an evicted pod may take to end. Without it each pod has its own grace period."""
     delete_empty_dir: bool = False
