@@ -13,10 +13,11 @@ from tests.unit.worlds import HALVES, holder, record, seen, world
 from gpupartition.api.v1alpha1 import NodeStateStatus, Phase
 from gpupartition.domain.backend import Cluster, NodeFacts, Problem, Refused
 from gpupartition.domain.changes import blockers_of
-from gpupartition.domain.groups import HOSTNAME, PLACES, Group, node_key, of_node, on_nodes
+from gpupartition.domain.groups import HOSTNAME, MAX_NODES, PLACES, Group, node_key, of_node, on_nodes
 from gpupartition.domain.leading import former, leader, led, nodes_led, settled
 from gpupartition.domain.pool import NODES, Pool
 from gpupartition.domain.rest import rest
+from gpupartition.domain.retiring import possible
 from gpupartition.domain.world import AT_REST
 
 # ── what is in it ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -110,6 +111,16 @@ def test_devices_of_a_node_that_has_left_stay_beside_the_others_until_they_are_r
     assert offered.equals(after)
     assert retired.equals(stay)
     assert on_nodes(both) == {node_key("n1"), node_key("n2"), node_key("n3")}
+
+
+def test_a_full_group_has_no_room_for_a_node_beside_the_one_that_it_replaces() -> None:
+    names = [f"n{number:02}" for number in range(MAX_NODES + 1)]
+    former, following = pool(*names[:-1]), pool(*names[1:])
+    assert not possible(NodeStateStatus(), seen(HALVES, pool=former), following)
+    fewer = pool(*names[1:-1])
+    assert possible(NodeStateStatus(), seen(HALVES, pool=former), fewer)
+    with_one_left = NodeStateStatus(retiring=former.retire(fewer).to_json())
+    assert not possible(with_one_left, seen(HALVES, pool=fewer), following)
 
 
 def test_a_device_over_other_nodes_than_before_is_another_device() -> None:

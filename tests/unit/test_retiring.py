@@ -13,7 +13,7 @@ from gpupartition.api.v1alpha1 import NodeStateStatus, Phase
 from gpupartition.domain.backend import Cluster, Config
 from gpupartition.domain.changes import class_of
 from gpupartition.domain.lifecycle import advance
-from gpupartition.domain.pool import Pool
+from gpupartition.domain.pool import MAX_RECORD, Device, Pool
 from gpupartition.domain.rest import rest
 from gpupartition.domain.retiring import possible, published, retire, retired
 from gpupartition.domain.world import World
@@ -97,6 +97,52 @@ def test_what_is_half_written_is_known_from_the_record() -> None:
 )
 def test_no_name_may_stand_for_two_things_and_no_node_have_two_memory_modes(before: Any, after: Any, can: bool) -> None:
     assert possible(NOTHING, seen(before), after.pool) is can
+
+
+def bulky(name: str) -> Config:
+    """A layout of which a node's record can hold one, and not two at once."""
+    device = Device(name=name, capacity={"memory": 1}, attributes={"a": {"string": "x" * (MAX_RECORD * 3 // 4)}})
+    return Config(fingerprint=name, assignment=name, pool=Pool(devices=(device,)))
+
+
+A, B = bulky("a"), bulky("b")
+
+
+@pytest.mark.parametrize(
+    ("known", "there", "after", "can"),
+    [
+        ({}, A, B, True),
+        ({"retiring": A.pool.to_json()}, B, HALVES, False),
+        ({"current": A.assigned()}, B, HALVES, False),
+        ({"current": A.assigned(), "previous": A.assigned()}, HALVES, B, True),
+        ({"retiring": A.pool.to_json()}, HALVES, B, False),
+    ],
+    ids=[
+        "one layout",
+        "what is left of another one",
+        "what was verified, and is not there now",
+        "the same one twice",
+        "on the way back",
+    ],
+)
+def test_whatever_the_record_would_have_to_name_then_it_can_hold_on_the_way_there_and_back(
+    known: dict[str, Any], there: Config, after: Config, can: bool
+) -> None:
+    state = NodeStateStatus(phase=Phase.ADMITTED, **known)
+    assert possible(state, seen(there), after.pool) is can
+    if can:
+        previous = state.previous or there.assigned()
+        begun = state.model_copy(update={"previous": previous, "target": after.assigned()})
+        begun = begun.model_copy(update={"retiring": retire(begun, seen(there), begun.target)})
+        assert len(begun.retiring) <= MAX_RECORD
+        assert len(retire(begun, seen(after), begun.previous)) <= MAX_RECORD
+
+
+@pytest.mark.parametrize("phase", [Phase.PENDING, Phase.ADMITTED])
+def test_what_a_node_was_to_become_and_never_was_is_nothing_that_has_to_stay(phase: Phase) -> None:
+    quarters = {**equal(4), "equal": {"parts": 4, "offerWhole": False}}
+    before = NodeStateStatus(phase=phase, target=config(quarters).assigned())
+    assert possible(before, observed(equal(2)), config({**quarters, **SHARED}).pool)
 
 
 def test_of_slices_that_are_not_whole_it_is_not_known_what_is_in_use() -> None:

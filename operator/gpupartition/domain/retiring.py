@@ -7,15 +7,17 @@ slices say so, and one is taken away only after its taint has been seen by every
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
-from gpupartition.api.v1alpha1 import Assigned, NodeStateStatus
+from gpupartition.api.v1alpha1 import Assigned, NodeStateStatus, Phase
 from gpupartition.domain.backend import Observation
+from gpupartition.domain.groups import MAX_NODES, on_nodes
 from gpupartition.domain.pool import FLEET, MAX_RECORD, Pool
 from gpupartition.domain.tabled import memory_modes
 from gpupartition.domain.wording import few
+from gpupartition.domain.world import AT_REST
 
 RETIRING: Final = "Retiring"
 
@@ -26,18 +28,23 @@ def retired(state: NodeStateStatus) -> Pool:
 
 
 def possible(state: NodeStateStatus, observed: Observation, to: Pool) -> bool:
-    """Whether a node can be brought to another pool under its users.
+    """Whether a node can be brought to another pool under its users, and back again.
 
     It cannot where a device stays under its name and becomes something else, or its GPU has other counters by now; nor where the memory mode
-    changes, which is that of all GPUs of a node, so that counters of a GPU do not keep two apart.
+    changes, which is that of all GPUs of a node, so that counters of a GPU do not keep two apart; nor where there is more to stay than a
+    record, or the counters of a group, have room for.
     """
-    stay = retired(state).beside(observed.retired).beside(observed.pool).retire(to)
-    return observed.pool.usable and _go_together(to, stay)
+    untouched = state.phase in AT_REST or state.phase is Phase.ADMITTED  # its target was never published
+    known = _known(state.model_copy(update={"target": None}) if untouched else state, observed)
+    back = Pool.from_json(state.previous.pool) if state.previous is not None else observed.pool
+    stay = _beside(to, known)
+    return observed.pool.usable and _go_together(to, stay) and _go_together(back, _beside(back, (stay, to, *known)))
 
 
 @lru_cache(maxsize=FLEET)
 def _go_together(to: Pool, stay: Pool) -> bool:
-    return len(memory_modes(to, stay)) <= 1 and to.goes_with(stay) and len(stay.to_json()) <= MAX_RECORD
+    fits = len(stay.to_json()) <= MAX_RECORD and len(on_nodes(to) | on_nodes(stay)) <= MAX_NODES
+    return fits and len(memory_modes(to, stay)) <= 1 and to.goes_with(stay)
 
 
 def retire(state: NodeStateStatus, observed: Observation, to: Assigned | None) -> str:
@@ -45,11 +52,16 @@ def retire(state: NodeStateStatus, observed: Observation, to: Assigned | None) -
 
     What is seen may be half written, so all that the record knows of counts too.
     """
-    then = Pool.from_json(to.pool if to is not None else "")
-    stay = Pool()
-    for pool in _known(state, observed):
-        stay = pool.retire(then).beside(stay)
+    stay = _beside(Pool.from_json(to.pool if to is not None else ""), _known(state, observed))
     return stay.to_json() if stay.devices else ""
+
+
+def _beside(then: Pool, known: Iterable[Pool]) -> Pool:
+    """What of these pools has to stay published beside another one; what is later among them gives way to what is earlier."""
+    stay = Pool()
+    for pool in known:
+        stay = pool.retire(then).beside(stay)
+    return stay
 
 
 def published(state: NodeStateStatus, to: Assigned) -> Assigned:
@@ -65,7 +77,7 @@ def known_devices(state: NodeStateStatus, observed: Observation) -> frozenset[st
 
 
 def _known(state: NodeStateStatus, observed: Observation) -> Sequence[Pool]:
-    """All that was, or may have been, published: what is later in here gives way to what is earlier."""
+    """All that was, or may have been, published."""
     ways = [way.pool for way in (state.previous, state.target, state.current) if way is not None]
     return retired(state), *map(Pool.from_json, ways), observed.retired, observed.pool
 
