@@ -12,6 +12,7 @@ from gpupartition.api.v1alpha1 import Assigned, NodeStateStatus, Phase
 from gpupartition.controller.collect import Unclear, used
 from gpupartition.controller.ledger import moving
 from gpupartition.controller.records import Record, dump, new_record, packed, with_state
+from gpupartition.domain.pool import MAX_RECORD, Device, Pool
 from gpupartition.kube import Object
 
 TARGET: Final = dump(NodeStateStatus(target=HALVES.assigned()))["target"]
@@ -105,6 +106,13 @@ def test_a_long_pool_takes_few_bytes_of_a_record_and_is_read_as_it_was() -> None
     assert len(json.dumps(written)) < len(LONG) / 4, "three of them"
     assert Record.read(written).state == state
     assert Record.read(body(dump(state))).state == state, "as an earlier release wrote it"
+
+
+def test_as_long_a_pool_as_a_record_may_have_is_read_in_whatever_letters_it_is_written() -> None:
+    device = Device(name="a", attributes={"product": {"string": "é" * (MAX_RECORD - 200)}})
+    longest = Assigned(fingerprint="f", pool=Pool(devices=(device,)).to_json())
+    written = with_state(body({}), NodeStateStatus(target=longest))
+    assert Record.read(written).state.target == longest
 
 
 def test_a_short_pool_can_be_read_by_people() -> None:

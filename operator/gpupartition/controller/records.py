@@ -115,6 +115,7 @@ class _Pool(BaseModel, strict=True):
 
 LAYOUTS: Final = ("target", "current", "previous", "original")
 LEGIBLE: Final = 4096  # characters of a pool that people may read with kubectl; of many devices nobody does
+MAX_BYTES: Final = 4 * MAX_RECORD  # no character of UTF-8 has more
 PACKED: Final = "zlib:"  # and base64
 SEALED: Final = "this is no squeezed text that opens"
 
@@ -146,7 +147,7 @@ def unpacked(text: str) -> str:
         return intern(text)
     try:
         opener = zlib.decompressobj()
-        opened = opener.decompress(b64decode(text.removeprefix(PACKED), validate=True), MAX_RECORD).decode()
+        opened = opener.decompress(b64decode(text.removeprefix(PACKED), validate=True), MAX_BYTES).decode()
     except (zlib.error, ValueError):
         return text
     return intern(opened) if opener.eof else text
