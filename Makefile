@@ -42,9 +42,10 @@ e2e: $(STAMP)  ## promises, on a real control plane (the first run builds it)
 	@$(BIN)/python -m testbed build
 	@$(PYTEST) -q -m e2e -n $(WORKERS) --dist loadfile $(ARGS)
 
-chaos: $(STAMP)  ## everything goes wrong at once: ROUNDS=100 SEED=7 for more and other rounds
+chaos: $(STAMP)  ## everything goes wrong at once: ROUNDS=100 SEED=7 WORKERS=6 for more and other rounds; dist/chaos.log tells of each
 	@$(BIN)/python -m testbed build
-	@CHAOS_ROUNDS=$(ROUNDS) CHAOS_SEED=$(SEED) $(PYTEST) -q -s tests/e2e/test_chaos.py $(ARGS)
+	@mkdir -p dist
+	@CHAOS_ROUNDS=$(ROUNDS) CHAOS_SEED=$(SEED) CHAOS_RECORD=dist/chaos.log $(PYTEST) -q -n $(WORKERS) tests/e2e/test_chaos.py $(ARGS)
 
 fuzz: $(STAMP)  ## hostile input of every kind, in bounded time and memory; each time other cases
 	@ulimit -v 4000000; HOSTILE=$(CASES) $(PYTEST) -q -n $(WORKERS) --dist worksteal tests/properties/test_hostile_*.py $(ARGS)

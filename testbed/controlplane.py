@@ -13,8 +13,8 @@ import os
 import ssl
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -134,6 +134,21 @@ class ControlPlane:
         program = self.programs[name]
         await program.start()
         await program.until(self._ready[name], within=START_SECONDS)
+
+    @asynccontextmanager
+    async def full(self) -> AsyncIterator[None]:
+        """Have etcd take nothing but deletions until the block ends, as when its quota of space is used up."""
+        await self._alarm("ACTIVATE")
+        try:
+            yield
+        finally:
+            await self._alarm("DEACTIVATE")
+
+    async def _alarm(self, action: str) -> None:
+        url = f"http://127.0.0.1:{self.parts.ports.etcd}/v3/maintenance/alarm"
+        body = {"action": action, "memberID": "0", "alarm": "NOSPACE"}
+        async with aiohttp.ClientSession(raise_for_status=True) as session, session.post(url, json=body):
+            pass
 
     async def second_apiserver(self, feature_gates: str = "", *, runtime_config: str = "", of: str = "") -> Path:
         """Start one more API server on the same etcd with other gates and APIs; returns its administrator's kubeconfig.

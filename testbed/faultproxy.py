@@ -4,6 +4,7 @@
         ...                     # clients use proxy.kubeconfig
         proxy.rules = ()        # the line is mended: nothing is injected any more
         await proxy.delivered() # and no write is under way any more
+        await proxy.cut_off(5)  # for so many seconds nothing passes, in either direction
 
 With `servers` it stands before several API servers of one cluster, as a load balancer does, and each request goes to any of them.
 
@@ -138,6 +139,9 @@ class FaultProxy:
         self._turn = random.Random(seed)  # noqa: S311 - of its own, so that it changes nothing of what is dealt
         self._requests = 0
         self._late: set[asyncio.Task[None]] = set()
+        self._passes = asyncio.Event()
+        self._passes.set()
+        self._watches: dict[int, web.Request] = {}
         self._way_in: AbstractAsyncContextManager[Credentials] = credentials(kubeconfig)
         self._session: aiohttp.ClientSession
         self._runner: web.AppRunner
@@ -168,6 +172,22 @@ class FaultProxy:
         while self._late:
             await asyncio.wait(set(self._late))
 
+    async def cut_off(self, seconds: float) -> None:
+        """Hold back whatever is under way, in either direction, as a network that is partitioned.
+
+        What a client has not lost patience with arrives after so many `seconds`.
+        """
+        self._passes.clear()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._passes.set()
+
+    def hang_up(self) -> None:
+        """Break every watch off that is open."""
+        for watch in self._watches.values():
+            _broken(watch)
+
     def _write_kubeconfig(self, server: str) -> None:
         config = yaml.safe_load(self._to.read_text())
         for each in config["clusters"]:
@@ -189,10 +209,14 @@ class FaultProxy:
 
     async def _carry(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
+        await self._passes.wait()
         dealt = self._deal(request)
         injury, seconds = (dealt.injury, dealt.seconds) if dealt else (None, 0.0)
         if kind_of(request) is To.WATCHES and (injury is None or (injury in AFTER and seconds)):
-            return await self._stream(request, injury, seconds)
+            try:
+                return await self._stream(request, injury, seconds)
+            except aiohttp.ClientError:
+                return _broken(request)  # the API server is away, or has just gone
         if injury in STATUS:
             return _refusal(injury)
         if injury is Injury.HANG:
@@ -220,6 +244,7 @@ class FaultProxy:
 
     async def _deliver(self, request: web.Request, body: bytes, after: float) -> None:
         await asyncio.sleep(after)
+        await self._passes.wait()
         try:
             status, _, _ = await self._ask(request, body)
         except aiohttp.ClientError as error:
@@ -227,11 +252,13 @@ class FaultProxy:
         else:
             log.info("%s %s, delivered after %.1f s: %d", request.method, request.path, after, status)
 
-    async def _ask(self, request: web.Request, body: bytes) -> tuple[int, dict[str, str], bytes]:
+    async def _ask(self, request: web.Request, asked: bytes) -> tuple[int, dict[str, str], bytes]:
         async with self._session.request(
-            request.method, self._url(request), headers=_headers(request.headers), data=body or None
+            request.method, self._url(request), headers=_headers(request.headers), data=asked or None
         ) as answer:
-            return answer.status, _headers(answer.headers), await answer.read()
+            body = await answer.read()
+        await self._passes.wait()
+        return answer.status, _headers(answer.headers), body
 
     async def _stream(self, request: web.Request, injury: Injury | None, seconds: float) -> web.StreamResponse:
         """Pass a watch on, line by line, until its end or ours."""
@@ -241,15 +268,19 @@ class FaultProxy:
                 return web.Response(status=answer.status, headers=_headers(answer.headers), body=await answer.read())
             ours = web.StreamResponse(status=answer.status, headers=_headers(answer.headers))
             await ours.prepare(request)
+            self._watches[id(request)] = request
             try:
                 async with asyncio.timeout(seconds if injury else None):
                     async for line in answer.content:
+                        await self._passes.wait()
                         await ours.write(line)
             except TimeoutError:
                 if injury is not Injury.EXPIRED:
                     return _broken(request)
                 event = {"type": "ERROR", "object": _status(injury)}
                 await ours.write(json.dumps(event).encode() + b"\n")
+            finally:
+                self._watches.pop(id(request))
             await ours.write_eof()
             return ours
 

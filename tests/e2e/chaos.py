@@ -1,4 +1,6 @@
-"""One round of chaos: users, nodes, drivers, the line to the API server and the operators themselves misbehave at once, then all calm down.
+"""One round of chaos: users, nodes, drivers, control plane, the way to it, clocks and operators misbehave at once, then all calm down.
+
+Users, and who watches what comes of it, have an API server of their own, which nobody touches: all the others have the one that crashes.
 
 What each of them does, and when, is drawn from the round's seed. How it interleaves is up to the machine, so that a seed that has failed
 fails again often, not always.
@@ -19,9 +21,11 @@ from typing import TYPE_CHECKING, Final
 from testbed import nodes as simulated
 from testbed.build import RELEASES, release
 from testbed.faultproxy import FaultProxy, Injury, Rule, To
+from tests.e2e import off_clock
 from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, POLL_SECONDS, eventually
 from tests.e2e.history import Watcher
 from tests.e2e.invariants import Scene, Violation, judge, line
+from tests.e2e.outages import Outages
 from tests.e2e.rollout import (
     annotate,
     apply,
@@ -54,10 +58,11 @@ if TYPE_CHECKING:
 
 LEAST_SECONDS: Final = 6.0
 MOST_SECONDS: Final = 40.0
+"""Twice as many where there are outages, in which all stand still."""
 ENOUGH: Final = 10
 """Chaos goes on until so many steps were taken: a round in which nothing is under way proves nothing."""
-CALM_SECONDS: Final = 60.0
-"""In which all must come to rest. An idle machine needs a quarter of it."""
+CALM_SECONDS: Final = 90.0
+"""In which all must come to rest. An idle machine needs a sixth of it."""
 RETRIES: Final = 5
 USERS: Final = 3
 PARTS: Final = (0, 2, 4)
@@ -124,10 +129,12 @@ class Round:
         self.chance = random.Random(self.seed)  # noqa: S311 - keeps no secret, and can be replayed
         self.operators = 1 + (self.seed % 3 == 0)
         self.bad_line = self.seed % 4 != 1
+        self.has_outages = self.seed % 7 > 2
         taints = release() == next(iter(RELEASES))  # an earlier one serves no rules: what needs them is refused there
         self.quiesce = {2: "Cordon", 3: "Both" if taints else "Auto"}.get(self.seed % 5, "Auto")
         self.allowed = self.chance.choice((1, 2))
         self._numbers = itertools.count(1)
+        self._most = MOST_SECONDS * (1 + self.has_outages)
         self._began = 0.0
         self._wanted = 0
         self._evicts = False
@@ -143,6 +150,13 @@ class Round:
             Watcher(self.cluster) as self._history,
             FaultProxy(account, self.folder, seed=self.seed) as self.proxy,
         ):
+            self._outages = Outages(
+                controlplane=self.cluster.controlplane,
+                proxy=self.proxy,
+                folder=self.folder,
+                chance=self.chance,
+                note=self.note,
+            )
             history = self._history
             await self.cluster.client.patch(DRIVERS, self.site.driver, {"spec": {"quiesce": self.quiesce}})
             await self._edit()
@@ -197,7 +211,7 @@ class Round:
         injected = [str(each) for each in self.proxy.log]
         return "\n".join(
             [
-                f"seed {self.seed}: {self.operators} operators, {'a bad' if self.bad_line else 'a good'} line",
+                f"seed {self.seed}: {self.operators} operators, bad line: {self.bad_line}, outages: {self.has_outages}",
                 *(f"  {each}" for each in self.diary[-40:]),
                 "injected:",
                 *(f"  {each}" for each in injected[-20:]),
@@ -216,7 +230,11 @@ class Round:
             if each.body.get("status", {}).get("allocation") and each.body["metadata"]["namespace"] == self.site.user
         }
         injured = Counter(str(each.injury) for each in self.proxy.log)
-        return f"seed {self.seed}: {self.operators} operators; {reached}; {len(served)} claims; injected {dict(sorted(injured.items()))}"
+        told = {"outages": self._outages.had, "injected": injured}
+        had = "; ".join(
+            f"{what} {', '.join(f'{n} {kind}' for kind, n in sorted(of.items())) or '-'}" for what, of in told.items()
+        )
+        return f"seed {self.seed}: {self.operators} operators; {reached}; {len(served)} claims; {had}"
 
     # ------------------------------------------------------------------------------------------------------- the actors
 
@@ -229,7 +247,10 @@ class Round:
             (self._replace_node, 20, 80, 12),
             (self._kill, 10, 50, MOST_SECONDS),  # it is given the time to do something
             (self._pause, 1, 20, MOST_SECONDS),
+            (self._start_missing, 1, 5, 2),  # as the kubelet does
         ]
+        if self.has_outages:
+            actors.append((self._outages.one, 5, 25, 6))
         self._began = _clock()
         async with asyncio.TaskGroup() as tasks:
             for act, least, most, patience in actors:
@@ -245,7 +266,10 @@ class Round:
             while self._goes_on() and len(self._turns()) < until and _clock() - began < patience:  # noqa: ASYNC110 - as below
                 await asyncio.sleep(POLL_SECONDS)
             if self._goes_on():
-                await act()
+                try:
+                    await act()
+                except ApiError as error:  # somebody whose request fails comes back later with another one
+                    self.note(f"{act.__name__} fails: {error}")
 
     def _turns(self) -> list[Change]:
         return self._history.changes(NODE_STATES)
@@ -253,7 +277,7 @@ class Round:
     def _goes_on(self) -> bool:
         steps = {each.body.get("status", {}).get("step") for each in self._turns()}
         seconds = _clock() - self._began
-        return seconds < LEAST_SECONDS or (seconds < MOST_SECONDS and len(steps) < ENOUGH)
+        return seconds < LEAST_SECONDS or (seconds < self._most and len(steps) < ENOUGH)
 
     async def _edit(self) -> None:
         parts = self.chance.choice(PARTS)
@@ -315,14 +339,12 @@ class Round:
             self.note(f"{node} comes")
 
     async def _kill(self) -> None:
-        """Crash an operator, and start another one in its place."""
+        """Crash an operator."""
         if not (living := self._living()):
             return
         program = self.chance.choice(living)
         self.note(f"{program.name} is killed")
         await program.kill()
-        await asyncio.sleep(self.chance.uniform(0, 1))
-        await self._start(wait=False)
 
     async def _pause(self) -> None:
         """Stop an operator in the middle of whatever it does, and let it go on later."""
@@ -339,7 +361,9 @@ class Round:
         return [each for each in self.cluster.operators if each.alive]
 
     async def _start(self, *, wait: bool = True) -> None:
-        program = await self.cluster.start_operator("--kubeconfig", str(self.proxy.kubeconfig), env=fast(**PACE))
+        env = fast(**PACE) | self._outages.clock(len(self.cluster.operators) + 1)
+        way = ("--kubeconfig", str(self.proxy.kubeconfig))
+        program = await self.cluster.start_operator(*way, env=env, module=off_clock.__spec__.name)
         if wait:
             await eventually(lambda: asks(program, "/readyz"))
 
@@ -349,9 +373,14 @@ class Round:
         """Mend everything: the line, the drivers, the nodes, the users."""
         self.proxy.rules = ()
         await self.proxy.delivered()
+        await self._outages.over()
         for node in self.site.nodes:
             await self._bring(node)
             await fault(self.cluster, node, None)
+        for kind in (PODS, RESOURCE_CLAIM_TEMPLATES):
+            for each in (await self.cluster.client.list(kind, namespace=self.site.user)).items:
+                with contextlib.suppress(NotFound):
+                    await self.cluster.client.delete(kind, each["metadata"]["name"], namespace=self.site.user)
         for program in self._living():
             send(program, signal.SIGCONT)
         await self._start_missing()

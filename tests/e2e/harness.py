@@ -33,13 +33,12 @@ from gpupartition.kube import (
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_SLICES,
     SERVICE_ACCOUNTS,
+    ApiError,
     Client,
     Kind,
     NotFound,
     NotServed,
     Object,
-    TooManyRequests,
-    Unreachable,
 )
 from gpupartition.names import API_VERSION, FREEZE_CONFIG_MAP, GROUP, OPERATOR_NAMESPACE
 
@@ -47,6 +46,7 @@ T = TypeVar("T")
 
 TEST_LABEL: Final = "testbed.gpupartition.dev/test"
 POLL_SECONDS: Final = 0.05
+TURNED_AWAY: Final = {0, 429}  # no answer, and "ask later"
 
 DRIVERS: Final = Kind(API_VERSION, "gpupartitiondrivers", namespaced=False)
 POLICIES: Final = Kind(API_VERSION, "gpupartitionpolicies", namespaced=False)
@@ -91,7 +91,7 @@ async def follow(
     """Yield (ADDED | MODIFIED | DELETED, object) for ever, from just after `version`.
 
     Goes on where it was when a watch ends, is cut off, or is turned away for a while, as all of a custom kind are when another
-    kind is installed ("storage is (re)initializing"). Raises Gone and all else.
+    kind is installed ("storage is (re)initializing"), or all when etcd is away. Raises Gone and all else.
     """
     while True:
         try:
@@ -101,7 +101,9 @@ async def follow(
                 version = body["metadata"]["resourceVersion"]
                 if what != "BOOKMARK":
                     yield what, body
-        except (TooManyRequests, Unreachable):
+        except ApiError as error:
+            if error.status not in TURNED_AWAY and error.status < 500:
+                raise
             await asyncio.sleep(POLL_SECONDS)
 
 
@@ -313,7 +315,9 @@ class Cluster:
             if each["user"]["username"].startswith(user) and each.get("userAgent", "").startswith(user_agent)
         ]
 
-    async def start_operator(self, *arguments: str, env: Mapping[str, str] | None = None) -> Program:
+    async def start_operator(
+        self, *arguments: str, env: Mapping[str, str] | None = None, module: str = "gpupartition"
+    ) -> Program:
         """Run `gpupartition run` with the operator's own rights until the test ends. Does not wait until it is ready."""
         kubeconfig = self.controlplane.files.kubeconfig("operator")
         if not await asyncio.to_thread(kubeconfig.exists):
@@ -323,7 +327,7 @@ class Cluster:
         command: list[str | Path] = [
             sys.executable,
             "-m",
-            "gpupartition",
+            module,
             "run",
             "--kubeconfig",
             kubeconfig,
