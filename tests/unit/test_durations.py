@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from tests.unit.worlds import HALVES, seen
 
+from gpupartition.api.v1alpha1 import Assigned
 from gpupartition.controller.durations import Durations
 from gpupartition.controller.records import Record, new_record
 from gpupartition.controller.stopwatch import Stopwatch
@@ -38,3 +39,32 @@ def test_a_pod_is_as_old_as_it_was_seen_whatever_the_clock_of_the_api_server_say
     clock += 60
     assert durations.plugin(RECORD, replace(seen(HALVES), plugin=None)) == timedelta(0)
     assert durations.plugin(RECORD, running("b", created)) == timedelta(0), "it was gone in between"
+
+
+AHEAD = timedelta(hours=1)
+
+
+def test_what_an_operator_wrote_whose_clock_was_ahead_came_when_this_one_first_read_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, now = 1000.0, datetime.now(UTC)
+    monkeypatch.setattr(time, "monotonic", lambda: clock)
+    durations = Durations(Stopwatch())
+    target = Assigned(fingerprint="f", since=now + AHEAD)
+    record = replace(RECORD, state=RECORD.state.model_copy(update={"since": now + AHEAD, "target": target}))
+    for passed in (0, 60, 3599, 7200):
+        clock = 1000.0 + passed
+        at = now + timedelta(seconds=passed)
+        found = durations.dated(record, at)
+        assert found.since == now
+        assert found.target is not None
+        assert found.target.since == now
+        assert durations.written("node-1", now + AHEAD, at) == now
+
+
+def test_what_was_written_before_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
+    now = datetime.now(UTC)
+    record = replace(RECORD, state=RECORD.state.model_copy(update={"since": now - AHEAD}))
+    assert Durations(Stopwatch()).dated(record, now) is record.state
+    assert Durations(Stopwatch()).written("node-1", None, now) is None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from gpupartition import names
+from gpupartition.controller import clock
 from gpupartition.controller.metrics import WRITES
 from gpupartition.domain.effects import (
     ActivateTaintRule,
@@ -133,7 +133,7 @@ async def _ensure_config(client: Client, effect: EnsureConfig) -> None:
         await _ensure_entry(client, effect)
         return
     kind = _CONFIG_KINDS[effect.kind]
-    used = {names.LAST_USED: datetime.now(UTC).isoformat()}
+    used = {names.LAST_USED: clock.now().isoformat()}
     if effect.present is None:
         meta = effect.body["metadata"]
         body = {**effect.body, "metadata": {**meta, "annotations": {**meta.get("annotations", {}), **used}}}
@@ -146,7 +146,7 @@ async def _ensure_config(client: Client, effect: EnsureConfig) -> None:
 
 async def _ensure_entry(client: Client, effect: EnsureConfig) -> None:
     document: Document = effect.body["document"]
-    body = document.with_entry(effect.present, effect.body["key"], effect.body["content"], datetime.now(UTC))
+    body = document.with_entry(effect.present, effect.body["key"], effect.body["content"], clock.now())
     await (client.create(CONFIG_MAPS, body) if effect.present is None else client.replace(CONFIG_MAPS, body))
 
 

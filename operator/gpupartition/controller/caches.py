@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from gpupartition import names
+from gpupartition.controller import clock
 from gpupartition.controller.packed import (
     PackedSlice,
     packed,
@@ -147,7 +147,7 @@ class Caches:
     @property
     def freezing(self) -> Suspension | None:
         """Why everything is frozen, as long as it is."""
-        now = datetime.now(UTC)
+        now = clock.now()
         return next((each for each in self.freeze.values() if each.holds(now)), None)
 
     async def run(self, ready: asyncio.Event) -> None:

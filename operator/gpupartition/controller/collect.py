@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Collection, Iterable, Sequence
-from datetime import UTC, datetime
 
 from gpupartition import names
 from gpupartition.api.v1alpha1 import Phase
+from gpupartition.controller import clock
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.declared import Driver
 from gpupartition.controller.records import DRIVERS, NODE_STATES, Record
@@ -80,7 +80,7 @@ class Collector:
             spare = _spare(document, config, await self._in_use(label))
             if not spare:
                 return
-            await self._client.replace(CONFIG_MAPS, document.without(config, spare, datetime.now(UTC)))
+            await self._client.replace(CONFIG_MAPS, document.without(config, spare, clock.now()))
         except (Conflict, NotFound):
             return
         log.info("removed %s from ConfigMap %s, which no node uses any more", ", ".join(spare), where)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from gpupartition.api.v1alpha1 import Condition, DriverStatus
+from gpupartition.controller import clock
 from gpupartition.controller.declared import unreadable_ledger
 from gpupartition.controller.finalizer import hold, is_held, let_go
 from gpupartition.controller.intent import Intents
@@ -81,7 +82,7 @@ class DriverLoop:
         said = (former.status, former.reason, former.message) if former else None
         if said == (holds, reason, message[:1024]) and status.observed_generation == generation:
             return
-        since = former.last_transition_time if former is not None and former.status == holds else datetime.now(UTC)
+        since = former.last_transition_time if former is not None and former.status == holds else clock.now()
         ready = Condition(
             type="Ready",
             status=holds,

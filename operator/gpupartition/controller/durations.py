@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from gpupartition.api.v1alpha1 import Phase
+from gpupartition.api.v1alpha1 import NodeStateStatus, Phase
 from gpupartition.controller.readiness import is_ready
 from gpupartition.controller.records import Record
 from gpupartition.controller.stopwatch import Stopwatch
@@ -22,6 +22,24 @@ class Durations:
 
     def __init__(self, watches: Stopwatch) -> None:
         self._watches = watches
+
+    def dated(self, record: Record, now: datetime) -> NodeStateStatus:
+        """Its state, with no time in it that is later than when this operator first read it: the clock of who wrote it was ahead."""
+        state, target = record.state, record.state.target
+        since = self._came(record.name, "since", state.since, now)
+        named = self._came(record.name, "named", target.since if target is not None else None, now)
+        if target is not None and named != target.since:
+            target = target.model_copy(update={"since": named})
+        same = since == state.since and target is state.target
+        return state if same else state.model_copy(update={"since": since, "target": target})
+
+    def written(self, node: str, at: datetime | None, now: datetime) -> datetime | None:
+        """When the config of a node was written: when this operator first saw that, at the latest."""
+        return self._came(node, "written", at, now)
+
+    def _came(self, node: str, what: str, at: datetime | None, now: datetime) -> datetime | None:
+        seen = self._watches.read((node, what), at)
+        return at and min(at, now - seen)
 
     def closed(self, node: str, by: Hashable | None, *, live: bool) -> timedelta:
         """Since when new claims are kept off the node, `by` what."""

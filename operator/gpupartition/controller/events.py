@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 from gpupartition import names
 from gpupartition.api.v1alpha1 import Blocker, Phase
+from gpupartition.controller import clock
 from gpupartition.kube import EVENTS, ApiError, Client, Object
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Recorder:
     ) -> None:
         if not self._posts:
             return
-        meta, now = about["metadata"], datetime.now(UTC)
+        meta, now = about["metadata"], clock.now()
         namespace = meta.get("namespace", "default")
         stamp = now.isoformat(timespec="seconds").replace("+00:00", "Z")
         event = {

@@ -8,10 +8,11 @@ import secrets
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 
 from gpupartition.api.v1alpha1 import DriftBrake, DriverStatus, Grant, OnFailure, Phase, Purpose
+from gpupartition.controller import clock
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.declared import Policy, unreadable_ledger
 from gpupartition.controller.readiness import is_ready
@@ -86,7 +87,7 @@ class Ledger:
         everybody = {r.name for r in of_driver} | set(records)
         ignored = {n["metadata"]["name"] for n in self._caches.not_ready if is_ignored(n, absence)}
         counted = len((scope.nodes or records).keys() - ignored)
-        rollout, now, freezing = policy.spec.rollout, datetime.now(UTC), self._caches.freezing
+        rollout, now, freezing = policy.spec.rollout, clock.now(), self._caches.freezing
         spans = () if policy.problems else rollout.windows
         return Rules(
             max_unavailable=resolve(rollout.max_unavailable, counted),
@@ -145,7 +146,7 @@ class Ledger:
             admission = admission.until_written(waits) if waits else admission
         mine_in_ledger = [g for g in ledger if g.policy == scope.policy.name]
         await self._take_orphans(mine_in_ledger, live, driver=scope.driver.name, policy_uid=scope.policy.uid)
-        now = datetime.now(UTC)
+        now = clock.now()
         entries = _lost(scope, ledger, mine) + [
             Grant(
                 node=n,
@@ -267,7 +268,7 @@ def _lost(scope: Scope, ledger: list[Grant], records: dict[str, Record]) -> list
             uid=r.spec.node_uid,
             policy=scope.policy.name,
             token=r.state.token,
-            since=r.state.since or datetime.now(UTC),
+            since=r.state.since or clock.now(),
             purpose=Purpose.RECOVERY if r.state.recovering else Purpose.ROLL_OUT,
         )
         for r in sorted(records.values(), key=lambda r: r.name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter as Count
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +17,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gpupartition.api.v1alpha1 import Phase
+from gpupartition.controller import clock
 from gpupartition.controller.readiness import said_at
 from gpupartition.domain.drift import DAY
 from gpupartition.domain.suspension import is_paused
@@ -97,7 +98,7 @@ class Snapshot(Collector):
         yield "build_info", [version("gpupartition")], 1
         if not self._known():
             return
-        now = datetime.now(UTC)
+        now = clock.now()
         yield "frozen", [], self._caches.freezing is not None
         for kind, reached in self._caches.versions.items():
             yield "copy_version", [kind], reached

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from gpupartition import names
 from gpupartition.api.v1alpha1 import Drain, Phase
+from gpupartition.controller import clock
 from gpupartition.controller.declared import Policy
 from gpupartition.controller.records import NODE_STATES, POLICIES, Record
 from gpupartition.controller.refusals import Refusals
@@ -71,7 +72,7 @@ class Occupants:
         latest = Policy.read(body) if body else None
         if latest is None or policy is None or latest.generation != policy.generation:
             return False
-        return not await self._no_eviction(latest, datetime.now(UTC))
+        return not await self._no_eviction(latest, clock.now())
 
     async def _pods(self, held: tuple[Holder, ...], observed: Observation) -> tuple[Occupant, ...]:
         """The pods of these holders, as long as they are the very ones that their claims are reserved for."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 from gpupartition.api.v1alpha1 import NodeStateStatus, Phase
+from gpupartition.controller import clock
 from gpupartition.controller.intent import Intents
 from gpupartition.controller.records import NODE_STATES, Record
 from gpupartition.controller.scope import Scope
@@ -84,7 +84,7 @@ class Preparing:
         """All of them in one edit. Returns why they could not be written, or ""."""
         where = f"ConfigMap {document.namespace}/{document.name}"
         present = await self._client.find(CONFIG_MAPS, document.name, namespace=document.namespace)
-        after, now = present, datetime.now(UTC)
+        after, now = present, clock.now()
         for body in bodies:
             after = document.with_entry(after, body["key"], body["content"], now)
         if after is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
+from gpupartition.controller import clock
 from gpupartition.kube import Object
 
 LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -31,6 +32,6 @@ def since_ready(node: Object | None, *, ready: bool = True) -> datetime | None:
 def said_at(text: str) -> datetime:
     """The time of a condition that others write: what no calendar here has was long ago, and nothing is in the future."""
     try:
-        return min(datetime.fromisoformat(text), datetime.now(UTC))
+        return min(datetime.fromisoformat(text), clock.now())
     except ValueError:
         return LONG_AGO

@@ -164,7 +164,8 @@ class Assembly:
 
     async def reading(self, found: Found) -> Reading:
         """One node as it was found."""
-        record, driver = found.record, found.driver
+        record = replace(found.record, state=self._durations.dated(found.record, found.now))
+        found, driver = replace(found, record=record), found.driver
         if found.policy is not None and found.policy.uid != record.spec.policy_ref.uid:
             found = replace(found, policy=None)
         facts, policy = found.facts(), found.policy
@@ -230,7 +231,7 @@ class Assembly:
             way_back=back[0],
             no_way_back=back[1],
             config_touched=last_touched(configs, now),
-            config_written=last_written(configs),
+            config_written=self._durations.written(name, last_written(configs), now),
             observed=observed,
             quiesce=quiesce(closed_by, self._durations.closed(name, in_force(closed_by), live=found.live)),
             quiesce_by=driver.quiesce,

@@ -6,7 +6,6 @@ import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import lru_cache
 from sys import intern
 from typing import Annotated, Any, Final
@@ -15,6 +14,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from gpupartition import names
 from gpupartition.api.v1alpha1 import DriverStatus, NodeStateSpec, NodeStateStatus, Phase, PolicyRef, PolicyStatus
+from gpupartition.controller import clock
 from gpupartition.domain.pool import FLEET, MAX_RECORD
 from gpupartition.domain.rollout import UNREADABLE
 from gpupartition.domain.world import AT_REST
@@ -183,7 +183,7 @@ def new_record(
         "kind": "GpuPartitionNodeState",
         "metadata": {"name": node},
         "spec": {"policyRef": {"name": policy, "uid": policy_uid}, "nodeUID": node_uid, "driver": driver},
-        "status": dump(NodeStateStatus(token=token, since=datetime.now(UTC))),
+        "status": dump(NodeStateStatus(token=token, since=clock.now())),
     }
     if token:
         body["metadata"]["finalizers"] = [names.FINALIZER]

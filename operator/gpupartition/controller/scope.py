@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from gpupartition.api.v1alpha1 import DrainMode, DriverStatus, Grant, NodeStateStatus, Phase
+from gpupartition.controller import clock
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.declared import Driver, Policy, labels
 from gpupartition.controller.intent import Intent, Intents
@@ -230,7 +231,7 @@ def standing(scope: Scope, name: str, record: Record | None, node: Object | None
 def is_ignored(node: Object | None, absence: Absence) -> bool:
     """Whether a node has not been Ready for so long that nobody counts on it."""
     since = since_ready(node, ready=False)
-    return since is not None and datetime.now(UTC) - since > absence.ignored
+    return since is not None and clock.now() - since > absence.ignored
 
 
 def _is_new(scope: Scope, state: NodeStateStatus, node: Object | None) -> bool:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from gpupartition.api.v1alpha1 import Condition, Phase, PolicyStatus
+from gpupartition.controller import clock
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.census import Census
 from gpupartition.controller.declared import Policy
@@ -58,7 +60,7 @@ class Summary:
         self._settings = settings
         self._observer = observer
         self._policies = policies
-        self._written: dict[str, datetime] = {}
+        self._written: dict[str, float] = {}
 
     async def refuse(self, body: Object, policy: Policy, problems: Sequence[Problem]) -> timedelta | None:
         """Say why a policy cannot even be looked at: its driver is missing or unreadable."""
@@ -69,7 +71,7 @@ class Summary:
             rollout,
             before=policy.status,
             generation=policy.generation,
-            now=datetime.now(UTC),
+            now=clock.now(),
             revision="",
             arriving=self._settings.limits.arriving,
         )
@@ -97,7 +99,7 @@ class Summary:
             accept_drift=policy.accept_drift,
             hint=scope.hint,
         )
-        now = datetime.now(UTC)
+        now = clock.now()
         sum_up = partial(
             summarise,
             before=policy.status,
@@ -121,6 +123,7 @@ class Summary:
 
     def forget(self, policy: str) -> None:
         """A policy is gone."""
+        self._written.pop(policy, None)
         self._observer.forget(policy)
 
     async def _plan(self, scope: Scope) -> tuple[Plan | None, timedelta | None]:
@@ -133,14 +136,15 @@ class Summary:
     async def _write(self, body: Object, policy: Policy, status: PolicyStatus) -> timedelta | None:
         if status == policy.status:
             return None
-        now, last = datetime.now(UTC), self._written.get(policy.uid)
-        if _words(status) == _words(policy.status) and last is not None and now - last < self._settings.summary:
-            return self._settings.summary - (now - last)
+        now, last = time.monotonic(), self._written.get(policy.name)
+        wait = self._settings.summary - timedelta(seconds=now - last) if last is not None else timedelta(0)
+        if _words(status) == _words(policy.status) and wait > timedelta(0):
+            return wait
         try:
             written = await self._client.replace(POLICIES, {**body, "status": dump(status)}, subresource="status")
         except (Conflict, NotFound):
             return SOON
-        self._written[policy.uid] = now
+        self._written[policy.name] = now
         self._policies[policy.name] = written
         body["metadata"] = written["metadata"]
         before, after = _ready(policy.status), _ready(status)
@@ -195,7 +199,7 @@ def sooner(again: timedelta | None, at: datetime | None) -> timedelta | None:
     """When to look again, if something is over by itself at `at`: no event tells."""
     if at is None:
         return again
-    wait = max(at - datetime.now(UTC), timedelta(0)) + A_MOMENT
+    wait = max(at - clock.now(), timedelta(0)) + A_MOMENT
     return wait if again is None else min(again, wait)
 
 

@@ -14,12 +14,12 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
 from gpupartition import names
 from gpupartition.api.v1alpha1 import NodeStateStatus, Phase
+from gpupartition.controller import clock
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.declared import Driver, Policy
 from gpupartition.controller.durations import Durations
@@ -117,7 +117,7 @@ class Reader:
         group = self._intents.groups.of(driver, policy, node, record.state)
         pool = driver.backend.pool_name(driver.spec, name, group)
         found = Found(
-            now=datetime.now(UTC),
+            now=clock.now(),
             body={"metadata": {"name": name}},
             record=record,
             ledger=self._ledger(driver_body),
@@ -215,7 +215,7 @@ class Reader:
         leads = group is not None and group.leader == name and record.state.phase in _BEGINNING
         elsewhere = in_the_way(driver, record, await self._records(), live.slices or ()) if leads else ""
         found = Found(
-            now=datetime.now(UTC),
+            now=clock.now(),
             body=live.body,
             record=record,
             ledger=ledger,
