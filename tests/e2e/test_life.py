@@ -364,6 +364,29 @@ async def test_a_policy_that_observes_says_what_would_change_and_touches_nothing
     assert policy["status"]["nodes"].get("wouldChange", 0) == 0
 
 
+async def test_what_was_begun_is_brought_to_rest_before_a_policy_that_observes_by_now_is_called_ready(
+    cluster: Cluster,
+) -> None:
+    scene = await stage(cluster, 2)
+    held, _ = scene.nodes
+    holder = await scene.hold(held)
+    operator = await rollout.operator(cluster, resync=60)
+    name = await scene.want_halves(rollout=WAIT)
+    await rollout.reaches(cluster, held, "Draining")
+    await scene.want_halves(rollout=WAIT, mode="Observe")
+    policy = await rollout.said(cluster, name, "Ready", "False", "RollingOut")
+    assert (
+        condition(policy, "Ready")["message"]
+        == f"only observes from now on; what was begun is brought to rest first: {held}"
+    )
+    before = await rollout.turns(operator)
+    await rollout.reaches(cluster, held, "Draining")
+    await holder.end()
+    await rollout.ready(cluster, name, "Observing")
+    assert await rollout.turns(operator) - before < 30, "it looks again when something changes, and not all the time"
+    assert (await rollout.phases(cluster))[held] == "UpToDate"
+
+
 # ── holders that come at the last moment ──────────────────────────────────────────────────────────────────────────────
 
 

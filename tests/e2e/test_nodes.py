@@ -302,6 +302,26 @@ async def test_when_many_nodes_drift_together_nobody_is_touched_until_somebody_a
     await scene.publishes(HALVES)
 
 
+async def test_a_look_at_a_policy_that_cannot_be_carried_out_forgets_nothing_of_its_nodes(cluster: Cluster) -> None:
+    scene = await in_halves(cluster, 3, drift=1)
+    await scene.want_halves(rollout={"paused": True})
+    for node in scene.nodes[:2]:
+        await rollout.fault(cluster, node, "loses-slices-after=4")
+        await reason(cluster, node, "Pending", "Drift")
+    await scene.want_halves()
+    before = (await rollout.stalled(cluster, cluster.name, "MassDrift"))["status"]
+    (operator,) = cluster.operators
+    await operator.stop()
+    await cluster.kubectl("delete", "rolebinding", "gpupartition-driver", "--namespace", scene.base.namespace)
+    await rollout.operator(cluster)
+    now = (await rollout.said(cluster, cluster.name, "Ready", "False", "RightsMissing"))["status"]
+    assert {field: now.get(field) for field in ("drift", "nodes", "progress", "capacity")} == {
+        field: before.get(field) for field in ("drift", "nodes", "progress", "capacity")
+    }
+    await rollout.grant_namespace(cluster, scene.base.namespace)
+    await rollout.stalled(cluster, cluster.name, "MassDrift")
+
+
 # ── others at work ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from gpupartition.kube import Kind
 
+SPEC: Final = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties"
 STATUS: Final = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties"
 LATER: Final = {"later": "what a later release has to say"}
 # What a release before recovery, drift and live layouts had not.
@@ -81,3 +82,35 @@ async def test_releases_change_in_the_middle_of_a_roll_out_and_nothing_gets_lost
         quiet = len(writes(cluster))
         await rollout.looks_again(earlier)
         assert writes(cluster)[quiet:] == []
+
+
+async def test_a_policy_that_asks_for_what_this_release_does_not_know_keeps_its_nodes_as_they_are(
+    tmp_path: Path,
+) -> None:
+    async with ControlPlane(tmp_path, shape=Shape(nodes=0)) as own, harness.cluster(own, "releases") as cluster:
+        scene = await stage(cluster, 2)
+        held, done = scene.nodes
+        holder = await scene.hold(held)
+        operator = await rollout.operator(cluster, resync=0.3)
+        asked = {"deletionPolicy": "Revert", "rollout": {"drain": {"mode": "Wait"}, "maxUnavailable": 1}}
+        name = await scene.want_halves(**asked)
+        await rollout.reaches(cluster, done, "UpToDate", within=60)
+        await rollout.reaches(cluster, held, "Draining", within=60)
+        before = (await rollout.records(cluster))[done]["status"]["original"]
+
+        await change_fields(cluster, POLICIES, [{"op": "add", "path": f"{SPEC}/later", "value": {"type": "string"}}])
+
+        async def later() -> bool:
+            await scene.want_halves(**asked, later="x")
+            return "later" in (await cluster.client.get(POLICIES, name))["spec"]
+
+        await eventually(later)
+        await rollout.stalled(cluster, name, "InvalidSpec")
+        await rollout.looks_again(operator)
+        records = await rollout.records(cluster)
+        assert {node: body["status"]["phase"] for node, body in records.items()} == {held: "Draining", done: "UpToDate"}
+        assert records[done]["status"]["original"] == before
+        await holder.end()
+        await rollout.reaches(cluster, held, "UpToDate")
+        await scene.want_halves(**asked)
+        await rollout.ready(cluster, name)

@@ -68,9 +68,18 @@ class Policy:
         """Whether it wants this node."""
         return self.spec is not None and node is not None and matches(self.spec.node_selector, labels(node))
 
+    def gives_up(self, node: Mapping[str, Any] | None) -> bool:
+        """Whether it does not want a node any more that it has. One that cannot be read says nothing of the kind."""
+        return self.deleting or (self.spec is not None and not self.selects(node))
+
     def retry_of(self, node: str) -> str:
         """What asks to try a node again: what was written about all of them, and about it alone."""
         return " ".join(filter(None, (self.retry, self.retry_nodes.get(node, ""))))
+
+    @property
+    def observes(self) -> bool:
+        """Whether it only says what would change. What is being deleted does not."""
+        return self.spec is not None and self.spec.mode == "Observe" and not self.deleting
 
     def paused(self, now: datetime) -> str:
         """Why none of its nodes may begin and nobody is evicted; "" while it is not paused. What is being deleted is not."""

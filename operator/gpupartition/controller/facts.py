@@ -23,7 +23,7 @@ Configs = Sequence[tuple[Object, Object | None]]
 
 def held_back(policy: Policy | None, now: datetime, *, frozen: bool) -> bool:
     """Whether no node may begin: a grant that was decided on before that may have come after it."""
-    return frozen or (policy is not None and bool(policy.paused(now)))
+    return frozen or (policy is not None and (bool(policy.paused(now)) or policy.observes))
 
 
 def is_abandoned(policy: Policy | None, node: Object | None) -> bool:

@@ -61,7 +61,7 @@ class Ledger:
     ) -> Admission:
         """Who may be touched now, by these records and this ledger."""
         policy = scope.policy
-        if policy.spec is None or (policy.spec.mode == "Observe" and not policy.deleting):
+        if policy.spec is None or policy.observes:
             return Admission()
         if scope.problems and not scope.stopped and not policy.deleting:
             return Admission()

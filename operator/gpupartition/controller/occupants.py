@@ -97,7 +97,7 @@ class Occupants:
         if policy is None or policy.spec is None or policy.problems:
             return "the policy is gone or refused"
         rollout, status = policy.spec.rollout, policy.status
-        if policy.paused(now) or (policy.spec.mode != "Enforce" and not policy.deleting):
+        if policy.paused(now) or policy.observes:
             return "the policy is paused"
         if not windows.open_at(rollout.windows, now):
             return f"it is outside of the window: {windows.announce(rollout.windows, now)}"

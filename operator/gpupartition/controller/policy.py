@@ -86,7 +86,7 @@ class PolicyLoop:
         scope = await read_scope(
             body, policy, driver, driver_body, caches=self._caches, intents=self._intents, policies=self._policies
         )
-        lacking = () if policy.deleting or policy.spec.mode == "Observe" else await self._lacking(policy.spec)
+        lacking = () if policy.deleting or policy.observes else await self._lacking(policy.spec)
         again = await self._turn(replace(scope, problems=(*scope.problems, *lacking)))
         return min(again or GRANTED, GRANTED) if lacking or driver.problems or driver.cluster.dropped else again
 
@@ -95,7 +95,7 @@ class PolicyLoop:
 
     async def _turn(self, scope: Scope) -> timedelta | None:
         policy = scope.policy
-        if not policy.deleting and policy.spec is not None and policy.spec.mode == "Enforce" and not scope.problems:
+        if policy.spec is not None and not (policy.deleting or policy.observes or scope.problems):
             await self._take_on(scope)
             if policy.spec.deletion_policy == "Revert":
                 await self._pin(scope)

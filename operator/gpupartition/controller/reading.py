@@ -171,7 +171,7 @@ class Assembly:
         facts, policy = found.facts(), found.policy
         observed = driver.backend.observe(driver.spec, facts, driver.cluster) if facts else NOBODY
         node = found.node if facts else None
-        leaving = policy is None or policy.deleting or not policy.selects(node)
+        leaving = policy is None or policy.gives_up(node)
         intent = self._intent(found, node, observed, leaving=leaving)
         back = way_back_of(driver, facts, observed, record.state)
         configs = await self._configs(found, intent, back[0])

@@ -37,6 +37,14 @@ log = logging.getLogger(__name__)
 
 SOON = timedelta(seconds=0.2)
 WATCHED = timedelta(seconds=1)  # slices that come back are no event for a policy
+OF_NODES = (
+    "progress",
+    "nodes",
+    "capacity",
+    "blocked_by",
+    "failed_nodes",
+    "drift",
+)  # the fields of a status that tell of them
 A_MOMENT = timedelta(seconds=0.05)  # added to a wait for the clock: better a moment late than a moment too early
 
 
@@ -63,7 +71,7 @@ class Summary:
         self._written: dict[str, float] = {}
 
     async def refuse(self, body: Object, policy: Policy, problems: Sequence[Problem]) -> timedelta | None:
-        """Say why a policy cannot even be looked at: its driver is missing or unreadable."""
+        """Say why a policy cannot even be looked at: its driver is missing or unreadable. What is known of its nodes stays."""
         rollout = Rollout(
             spec=policy.spec, nodes=(), records={}, admission=Admission(), problems=problems, deleting=policy.deleting
         )
@@ -75,13 +83,16 @@ class Summary:
             revision="",
             arriving=self._settings.limits.arriving,
         )
+        if policy.status.accepted_at is not None:
+            status = status.model_copy(update={known: getattr(policy.status, known) for known in OF_NODES})
         return sooner(await self._write(body, policy, status), stalls)
 
     async def policy(self, scope: Scope, admission: Admission) -> timedelta | None:
         """Sum up; returns when to do so again, if it was too early."""
         policy = scope.policy
         ledger = ledger_of(scope.driver_body)
-        granted = frozenset(g.node for g in ledger if g.node in scope.nodes) | frozenset(admission.grants)
+        mine = scope.nodes.keys() | scope.records.keys()
+        granted = frozenset(g.node for g in ledger if g.node in mine) | frozenset(admission.grants)
         nodes = await self._standings.of(scope, ((n, scope.records.get(n), node) for n, node in scope.nodes.items()))
         plan, look_again = await self._plan(scope)
         rollout = Rollout(
@@ -128,8 +139,7 @@ class Summary:
 
     async def _plan(self, scope: Scope) -> tuple[Plan | None, timedelta | None]:
         """For a policy that observes: what it would do."""
-        spec = scope.policy.spec
-        if spec is None or spec.mode != "Observe" or scope.policy.deleting or scope.problems:
+        if not scope.policy.observes or scope.problems:
             return None, None
         return await self._observer.of(scope)
 

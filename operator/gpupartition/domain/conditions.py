@@ -6,7 +6,7 @@ Stalled is what Helm and Flux print, so it names the node and the cause.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -14,6 +14,7 @@ from gpupartition import names
 from gpupartition.api.v1alpha1 import (
     Blocker,
     Condition,
+    NodeCounts,
     Phase,
     PolicyStatus,
     ProfileCapacity,
@@ -24,6 +25,7 @@ from gpupartition.domain.destination import STRANDED
 from gpupartition.domain.drift import brake, is_drifting
 from gpupartition.domain.patience import out_of_patience, patience_ends
 from gpupartition.domain.rollout import UNREADABLE, Rollout, Verdict, blockers, count, failures, in_words
+from gpupartition.domain.wording import few
 from gpupartition.domain.world import AT_REST
 
 # While nodes are left and one of these is the reason, the roll-out goes on by itself.
@@ -54,7 +56,7 @@ def verdict(rollout: Rollout) -> Verdict:
         message = f"verified, and publishing something else at the moment: {', '.join(rollout.astray[:5])}"
         return Verdict(ready=False, reason="RollingOut", message=message, reconciling=True)
     counts, admission = count(rollout), rollout.admission
-    at_rest = not counts.in_progress and not rollout.granted
+    at_rest = not _busy(rollout)
     complete = counts.up_to_date == counts.matched and at_rest
     if complete:
         all_ = "the one node is" if counts.matched == 1 else f"all {counts.matched} nodes are"
@@ -83,15 +85,23 @@ def verdict(rollout: Rollout) -> Verdict:
     refused = _refused_eviction(rollout) if waiting in {"", "WaitingForHolders"} else None
     if refused is not None:
         waiting = refused.reason
-    message = (
-        (f"node {refused.node} waits for {in_words(refused)}" if refused else "")
-        or admission.message
-        or f"{counts.up_to_date} of {counts.matched} nodes are verified, {counts.in_progress} in progress"
-    )
-    if counts.failed:
-        message = f"{message}; {counts.failed} failed: {', '.join(f.node for f in failures(rollout)[:5])}"
-    message = "; ".join(filter(None, (message, _unreadable(rollout))))
+    said = f"node {refused.node} waits for {in_words(refused)}" if refused else admission.message
+    message = "; ".join(filter(None, (said or _moving(counts), *_besides(rollout, counts))))
     return Verdict(ready=False, reason=waiting or "RollingOut", message=message, reconciling=True)
+
+
+def _moving(counts: NodeCounts) -> str:
+    return f"{counts.up_to_date} of {counts.matched} nodes are verified, {counts.in_progress} in progress"
+
+
+def _besides(rollout: Rollout, counts: NodeCounts) -> Iterator[str]:
+    """What is said of the others, while some move or wait."""
+    leaving = sorted(set(_busy(rollout)) - {n.node for n in rollout.nodes})
+    if leaving:
+        yield f"no longer wanted, and brought to rest first: {few(leaving)}"
+    if counts.failed:
+        yield f"{counts.failed} failed: {', '.join(f.node for f in failures(rollout)[:5])}"
+    yield _unreadable(rollout)
 
 
 def _unwell(rollout: Rollout) -> Verdict | None:
@@ -130,7 +140,13 @@ def _unread(rollout: Rollout) -> Verdict | None:
     return Verdict(ready=False, reason=UNREADABLE, message=message, stalled=True)
 
 
+def _busy(rollout: Rollout) -> list[str]:
+    """The policy's nodes that are on their way, or about to be: those that it wants no more, too."""
+    return sorted(rollout.granted | {name for name, record in rollout.records.items() if record.phase not in AT_REST})
+
+
 def _special(rollout: Rollout) -> Verdict | None:
+    busy = _busy(rollout)
     if rollout.deleting:
         return _terminating(rollout)
     if rollout.problems:
@@ -142,10 +158,17 @@ def _special(rollout: Rollout) -> Verdict | None:
         )
     if rollout.spec is not None and rollout.spec.mode == "Observe" and not failures(rollout):
         would = rollout.planned or f"{rollout.would_change} of {len(rollout.nodes)} nodes would change"
+        if busy:
+            message = f"only observes from now on; what was begun is brought to rest first: {few(busy)}"
+            return Verdict(ready=False, reason="RollingOut", message=message, reconciling=True)
         message = f"{would}; nothing is touched"
         return Verdict(ready=True, reason="Observing", message=message)
     if not rollout.nodes and not rollout.conflicts:
-        return Verdict(ready=True, reason="NoMatchingNodes", message="no node matches spec.nodeSelector")
+        message = "no node matches spec.nodeSelector"
+        if busy:
+            message = f"{message}; what was begun is brought to rest first: {few(busy)}"
+            return Verdict(ready=False, reason="RollingOut", message=message, reconciling=True)
+        return Verdict(ready=True, reason="NoMatchingNodes", message=message)
     return None
 
 
