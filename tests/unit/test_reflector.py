@@ -112,6 +112,14 @@ async def test_a_list_whose_pages_grew_too_old_is_read_in_one_piece_the_next_tim
         assert ["limit" in request.query for request in server.asked[:3]] == [True, True, False]
 
 
+async def test_a_list_that_fails_in_one_piece_too_is_read_in_pages_again(server: Scripted) -> None:
+    too_much = refusal(500, "InternalError", "the list is too large")
+    script = (listed(node("a", 3), version=5, more="b"), EXPIRED, too_much, listed(node("a", 3), version=9))
+    async with following(server, *script) as reflector:
+        assert reflector.synced.is_set()
+        assert ["limit" in request.query for request in server.asked[:4]] == [True, True, False, True]
+
+
 async def test_a_version_that_never_comes_is_given_up_for_a_new_list(server: Scripted) -> None:
     ahead = refusal(504, "Timeout", "Too large resource version")
     script = (listed(node("a", 300), version=300), *[ahead] * 5, listed(node("a", 7), version=9))

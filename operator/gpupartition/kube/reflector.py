@@ -160,6 +160,7 @@ class Reflector(Generic[T]):
                     _NOT_SERVED if isinstance(error, NotServed) else "the copy may be old",
                 )
                 self.trouble = error
+                page = self._page  # one piece of a large cluster may be more than the server can give
                 if isinstance(error, Forbidden) or (isinstance(error, NotServed) and failures + 1 >= _NOT_HERE):
                     self._answered.set()
             # A watch that its server ended is paused for too: a server that ends all watches at once is restarting.
