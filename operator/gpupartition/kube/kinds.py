@@ -40,16 +40,13 @@ EVENTS: Final = Kind("v1", "events")
 NAMESPACES: Final = Kind("v1", "namespaces", namespaced=False)
 NODES: Final = Kind("v1", "nodes", namespaced=False)
 PODS: Final = Kind("v1", "pods")
-SECRETS: Final = Kind("v1", "secrets")
 SERVICE_ACCOUNTS: Final = Kind("v1", "serviceaccounts")
-SERVICES: Final = Kind("v1", "services")
 
 CONTROLLER_REVISIONS: Final = Kind("apps/v1", "controllerrevisions")
 DAEMON_SETS: Final = Kind("apps/v1", "daemonsets")
 DEPLOYMENTS: Final = Kind("apps/v1", "deployments")
 
 LEASES: Final = Kind("coordination.k8s.io/v1", "leases")
-PRIORITY_CLASSES: Final = Kind("scheduling.k8s.io/v1", "priorityclasses", namespaced=False)
 POD_DISRUPTION_BUDGETS: Final = Kind("policy/v1", "poddisruptionbudgets")
 
 CLUSTER_ROLES: Final = Kind("rbac.authorization.k8s.io/v1", "clusterroles", namespaced=False)
