@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -131,6 +132,14 @@ async def test_who_stands_by_says_nothing_of_what_it_does_not_know() -> None:
     scene.policies["inference"] = stands()
     scene.known = False
     assert {name.partition("{")[0] for name in await scene.told()} == {"build_info"}
+
+
+async def test_a_checkout_that_was_never_installed_tells_its_metrics_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(name: str) -> None:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", nothing)
+    assert (await Scene(1).told())['build_info{version="dev"}'] == 1
 
 
 async def test_series_grow_with_what_is_going_on_and_not_with_the_cluster() -> None:

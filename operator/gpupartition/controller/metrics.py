@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter as Count
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -22,6 +21,7 @@ from gpupartition.controller.readiness import said_at
 from gpupartition.domain.drift import DAY
 from gpupartition.domain.suspension import is_paused
 from gpupartition.domain.world import AT_REST
+from gpupartition.kube.client import own_version
 
 if TYPE_CHECKING:
     from gpupartition.controller.caches import Caches
@@ -95,7 +95,7 @@ class Snapshot(Collector):
         yield from families.values()
 
     def _samples(self) -> Iterator[tuple[str, Sequence[str], float]]:
-        yield "build_info", [version("gpupartition")], 1
+        yield "build_info", [own_version()], 1
         if not self._known():
             return
         now = clock.now()

@@ -107,7 +107,7 @@ class Client:
         patience: float = 15.0,
     ) -> AsyncIterator[Client]:
         """Log in; nothing is asked of the server yet. `patience`: seconds for one request and its answer."""
-        user_agent = user_agent or f"gpupartition/{_own_version()}"
+        user_agent = user_agent or f"gpupartition/{own_version()}"
         async with credentials(kubeconfig, context) as way_in, way_in.session(user_agent) as session:
             yield cls(way_in, session, user_agent, patience)
 
@@ -434,11 +434,12 @@ def _selectors(fields: str, labels: str) -> dict[str, str]:
     return {name: value for name, value in given.items() if value}
 
 
-def _own_version() -> str:
+def own_version() -> str:
+    """The release that this is; "dev" of a checkout that was never installed."""
     try:
         return version("gpupartition")
     except PackageNotFoundError:
-        return "dev"  # run from a checkout that was never installed
+        return "dev"
 
 
 def _headers(ask: _Request) -> dict[str, str]:
