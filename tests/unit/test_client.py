@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -176,8 +177,10 @@ async def test_a_server_without_the_kind_says_nothing_of_its_objects(client: Cli
     assert await client.find(NODES, "n") is None
     for answer in (refusal(404, "NotFound", "no such resource"), Answer("404 page not found", 404)):
         server.will_answer(*[answer] * 4)
+        began = time.monotonic()
         with pytest.raises(NotServed):
             await client.find(NODES, "n")
+        assert time.monotonic() - began > 0.5, "all answers of one moment are those of one server"
     server.will_answer(answer, Answer(NODE))
     assert await client.find(NODES, "n") == NODE, "another server behind the same address serves it"
 

@@ -132,16 +132,19 @@ class Client:
     async def find(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object | None:
         """Read one object, live; None when there is none of that name.
 
-        Raises NotServed only after several tries: while a control plane is upgraded, another of its servers may serve the kind.
+        Raises NotServed only after several tries, a moment apart: while a control plane is upgraded, another of its servers may serve
+        the kind. Which of them answers is not ours to choose: whoever has to be sure asks for longer.
         """
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return await self.get(kind, name, namespace=namespace)
             except NotFound:
                 break
             except NotServed:
-                if attempt == _ATTEMPTS - 1:
+                if attempt == _ATTEMPTS:
                     raise
+                # The connection that is free first is used first: after a moment it may be one that leads to another server.
+                await asyncio.sleep(_FIRST_PAUSE * random.uniform(1, 1.5))  # noqa: S311 - those who ask together drift apart
         return None
 
     async def list(
