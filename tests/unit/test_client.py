@@ -192,6 +192,38 @@ async def test_a_page_of_some_proxy_is_quoted_but_not_endlessly(client: Client, 
     assert len(str(caught.value)) < 1000
 
 
+async def test_a_page_that_comes_as_a_success_is_no_answer_and_only_its_first_line_is_told(
+    client: Client, server: Scripted
+) -> None:
+    server.will_answer(Answer("\n<title>Log \x1bin</title>\nas me:secret"))
+    with pytest.raises(Unreachable) as caught:
+        await client.replace(NODES, NODE)
+    assert str(caught.value) == (
+        "replace nodes n: Unreachable: text/html came that is no object of the API, which begins with "
+        "'<title>Log \\x1bin</title>': look for what answers in place of the API server"
+    )
+
+
+async def test_of_json_that_no_api_server_sends_nothing_is_told(client: Client, server: Scripted) -> None:
+    server.will_answer(Answer({"token": TOKEN}), Answer(lines=(json.dumps({"type": TOKEN}),)), Answer([TOKEN]))
+    told = []
+    with pytest.raises(Unreachable) as caught:
+        await client.replace(NODES, NODE)
+    told.append(str(caught.value))
+    with pytest.raises(Unreachable) as caught:
+        await anext(client.watch(NODES, resource_version="1"))
+    told.append(str(caught.value))
+    with pytest.raises(Unreachable) as caught:
+        await client.raw("POST", "/apis/policy/v1", body={})
+    told.append(str(caught.value))
+    what = ("replace nodes n", "watch nodes", "POST /apis/policy/v1")
+    shapes = ("object of the API", "event of a watch", "JSON object")
+    assert told == [
+        f"{asked}: Unreachable: application/json came that is no {shape}: look for what answers in place of the API server"
+        for asked, shape in zip(what, shapes, strict=True)
+    ]
+
+
 async def test_a_list_comes_in_pages_and_its_items_know_what_they_are(client: Client, server: Scripted) -> None:
     server.will_answer(page("a", more="more"), page("b"))
     listing = await client.list(NODES, page=1)
@@ -212,7 +244,7 @@ async def test_of_a_list_only_what_is_asked_for_is_kept(client: Client, server: 
 
 
 async def test_a_page_has_as_many_objects_as_a_moment_is_enough_to_read(client: Client, server: Scripted) -> None:
-    large = {"metadata": {"name": "b", "annotations": {"large": "." * 2**19}}}
+    large = {"metadata": {"name": "b", "resourceVersion": "1", "annotations": {"large": "." * 2**19}}}
     small = page("a", more="more")
     server.will_answer(small, Answer({**small.body, "items": [large]}), Answer({**small.body, "items": []}), page("c"))
     await client.list(NODES, page=300)

@@ -66,7 +66,10 @@ def policy(generation: int = 1, **rollout: Any) -> Answer:
 
 def budgets(*names: str) -> Answer:
     items = [
-        {"metadata": {"namespace": "team", "name": name}, "spec": {"selector": {"matchLabels": {"app": "web"}}}}
+        {
+            "metadata": {"namespace": "team", "name": name, "resourceVersion": "1"},
+            "spec": {"selector": {"matchLabels": {"app": "web"}}},
+        }
         for name in names
     ]
     return Answer(

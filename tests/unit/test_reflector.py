@@ -87,6 +87,49 @@ async def test_it_goes_on_from_the_last_event_bookmarks_included(server: Scripte
         assert reflector.lists == 1
 
 
+NAMELESS: Object = {"metadata": {"resourceVersion": "6"}}
+PAGE = Answer("<!DOCTYPE html>\n<title>Log in</title>")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        PAGE,
+        *map(Answer, (None, [], 5, {}, {"kind": "NodeList", "apiVersion": "v1", "metadata": {}})),
+        listed(NAMELESS, version=5),
+        listed({}, version=5),
+        Answer({**listed(version=5).body, "items": {"a": 1}}),
+        Answer({"kind": "Status", "details": 1, "message": 2}, 500),
+        Answer({"kind": "Status", "details": {"causes": 1, "retryAfterSeconds": "soon"}}, 503),
+    ],
+)
+async def test_what_no_api_server_lists_is_no_list_and_is_asked_for_again(server: Scripted, odd: Answer) -> None:
+    async with following(server, odd, listed(node("a", 3), version=5)) as reflector:
+        assert dict(reflector.items()) == {"a": "3"}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        PAGE,
+        *(
+            Answer(lines=(each + "\n",))
+            for each in ("null", "[]", "{}", '{"type": "ADDED"}', '{"type": 1, "object": {}}')
+        ),
+        watched(("ADDED", {})),
+        watched(("ADDED", NAMELESS)),
+        watched(("BOOKMARK", {"metadata": {}})),
+        watched(("ERROR", {"code": []})),
+        watched(("ERROR", {"kind": "Status", "details": [], "message": {}})),
+    ],
+)
+async def test_what_no_api_server_tells_is_no_news_and_the_watch_goes_on(server: Scripted, odd: Answer) -> None:
+    script = (listed(node("a", 3), version=5), odd, watched(("ADDED", node("b", 6))))
+    async with following(server, *script) as reflector:
+        assert versions_watched_from(server) == ["5", "5", "6"]
+        assert dict(reflector.items()) == {"a": "3", "b": "6"}
+
+
 async def test_what_the_second_list_lacks_is_gone(server: Scripted) -> None:
     script = (listed(node("a", 3), node("b", 4), version=5), EXPIRED, listed(node("b", 4), version=9))
     async with following(server, *script) as reflector:

@@ -21,6 +21,7 @@ import aiohttp
 from gpupartition.kube.credentials import Credentials, credentials
 from gpupartition.kube.errors import ApiError, Gone, NotFound, NotServed, TooManyRequests, Unreachable
 from gpupartition.kube.parsing import parsed
+from gpupartition.kube.shapes import ANYTHING, EVENT, JSON_OBJECT, LIST, OBJECT, Shape
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -68,6 +69,7 @@ class _Request:
     body: object = None
     content: str = _JSON
     accept: str = ""
+    shape: Shape = OBJECT  # of the answer
 
 
 class _Answer(NamedTuple):
@@ -187,7 +189,8 @@ class Client:
 
         Raises Gone when the server forgot that moment before the last page: what came before is a part of the truth.
         """
-        ask = _Request(method="GET", what=f"list {kind} {_at(namespace)}".rstrip(), path=kind.path(namespace))
+        what = f"list {kind} {_at(namespace)}".rstrip()
+        ask = _Request(method="GET", what=what, path=kind.path(namespace), shape=LIST)
         query = _selectors(field_selector, label_selector)
         limit = {"limit": str(min(page, _FIRST_PAGE))} if page else {}
         coming: asyncio.Task[_Answer] | None = asyncio.create_task(self._asked(replace(ask, query=query | limit)))
@@ -224,6 +227,7 @@ class Client:
             path=kind.path(),
             query=query,
             accept=f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+            shape=LIST,
         )
         return [item["metadata"] for item in (await self._read(ask)).get("items") or ()]
 
@@ -313,7 +317,8 @@ class Client:
         if dry_run:
             options["dryRun"] = ["All"]  # with a body, the server does not look for options in the query
         what = f"delete {kind} {_at(namespace, name)}"
-        await self._write(_Request(method="DELETE", what=what, path=kind.path(namespace, name), body=options))
+        path = kind.path(namespace, name)
+        await self._write(_Request(method="DELETE", what=what, path=path, body=options, shape=JSON_OBJECT))
 
     async def delete_collection(
         self, kind: Kind, *, namespace: str | None = None, field_selector: str = "", label_selector: str = ""
@@ -350,16 +355,17 @@ class Client:
                 if response.status >= 400:
                     raise _refusal(what, response, await response.text(errors="replace"))
                 async for line in response.content:
-                    event = parsed(line)
+                    event = _said(what, response, line, EVENT)
                     if event["type"] == "ERROR":
                         raise ApiError.of(what, event["object"].get("code", 500), event["object"])
                     yield event["type"], event["object"]
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:  # ValueError: a line cut in the middle
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:  # ValueError: a line longer than any object
             raise _no_answer(what, error) from error
 
     async def raw(self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: object = None) -> Any:
-        """Ask for any path (``/version``, ``/readyz``, …); JSON comes parsed, all else as text."""
-        ask = _Request(method=method, what=f"{method} {path}", path=path, query=query or {}, body=body)
+        """Ask for any path (``/version``, ``/readyz``, …); JSON comes parsed, all else as text, but what is in the API is an object."""
+        shape = JSON_OBJECT if path.startswith(("/api/", "/apis/")) else ANYTHING
+        ask = _Request(method=method, what=f"{method} {path}", path=path, query=query or {}, body=body, shape=shape)
         return await (self._read(ask) if method == "GET" else self._write(ask))
 
     async def _read(self, ask: _Request) -> Object:
@@ -370,7 +376,7 @@ class Client:
             try:
                 return await self._once(ask)
             except ApiError as error:
-                pause = float(error.details.get("retryAfterSeconds", _FIRST_PAUSE * 2**attempt))
+                pause = error.details.get("retryAfterSeconds", _FIRST_PAUSE * 2**attempt)
                 passes = isinstance(error, Unreachable | TooManyRequests) or error.status == 503
                 if not passes or pause > _LONGEST_PAUSE:
                     raise
@@ -401,11 +407,18 @@ class Client:
         for warning in set(response.headers.getall("Warning", ())) - self._warned:
             self._warned.add(warning)  # each once: a deprecated field would otherwise fill the log with every write
             log.warning("%s: the API server warns: %s", ask.what, warning)
-        try:
-            value = parsed(answer) if response.content_type == _JSON else answer.decode(errors="replace")
-        except ValueError as error:
-            raise _no_answer(ask.what, error) from error
-        return _Answer(cast("Object", value), len(answer))
+        return _Answer(cast("Object", _said(ask.what, response, answer, ask.shape)), len(answer))
+
+
+def _said(what: str, response: aiohttp.ClientResponse, answer: bytes, shape: Shape) -> Any:
+    """What the answer says. Raises Unreachable when it is cut off, or has another shape: then it is no API server's."""
+    try:
+        came = parsed(answer) if response.content_type == _JSON else answer.decode(errors="replace")
+    except ValueError as error:  # cut in the middle
+        raise _no_answer(what, error) from error
+    if not shape.fits(came):
+        raise Unreachable(what, 0, "Unreachable", shape.missed_by(came, response.content_type))
+    return came
 
 
 def _refusal(what: str, response: aiohttp.ClientResponse, text: str) -> ApiError:

@@ -1,7 +1,7 @@
 """What can go wrong between us and an API server, one class per answer that somebody treats differently.
 
 ApiError
-├── Unreachable      no answer: refused, reset, cut, timed out
+├── Unreachable      no answer: refused, reset, cut, timed out, or a page of somebody else's
 ├── Forbidden        403  our role lacks a right, or an admission policy said no
 ├── NotFound         404  no such object
 ├── NotServed        404  no such kind, at this server at least
@@ -65,13 +65,25 @@ class ApiError(Exception):
             except ValueError:
                 answer = None
         kind = cls._by_status.get(status, ApiError)
-        is_status = isinstance(answer, dict) and answer.get("kind") == "Status"
+        is_status = _is_status(answer)
         if kind is NotFound and not (is_status and (answer.get("details") or {}).get("name")):
             kind = NotServed
         if is_status:
             reason = answer.get("reason") or kind.__name__
             return kind(what, status, reason, answer.get("message") or reason, answer.get("details"))
         return kind(what, status, kind.__name__, str(body)[:_LONGEST_BODY] or "an empty answer")
+
+
+def _is_status(answer: Any) -> bool:
+    """Whether an API server says it: others have a word of that name too, for something else."""
+    if not isinstance(answer, dict) or answer.get("kind") != "Status":
+        return False
+    words, details = (answer.get("reason"), answer.get("message")), answer.get("details") or {}
+    if not all(isinstance(word or "", str) for word in words) or not isinstance(details, dict):
+        return False
+    causes = details.get("causes") or []
+    of_causes = isinstance(causes, list) and all(isinstance(cause, dict) for cause in causes)
+    return of_causes and isinstance(details.get("retryAfterSeconds", 0), int)
 
 
 class Unreachable(ApiError, status=0):
