@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 import yaml
+from kubernetes.aio.client import Configuration
+from kubernetes.aio.config import ConfigException
 from tests.unit.scripted import TOKEN, Answer, Scripted, kubeconfig, line, refusal, scripted
 
 from gpupartition.kube import (
@@ -27,6 +30,7 @@ from gpupartition.kube import (
     TooManyRequests,
     Unreachable,
 )
+from gpupartition.kube.credentials import Credentials
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -140,6 +144,27 @@ async def test_a_credential_plugin_is_asked_for_the_token(server: Scripted, tmp_
     async with Client.connect(config) as client:
         await client.get(NODES, "n")
     assert server.asked[0].headers["Authorization"] == "Bearer fresh"
+
+
+@pytest.mark.parametrize("why", [ConfigException("Token file exists but empty."), FileNotFoundError(2, "No such file")])
+async def test_without_a_token_there_is_no_answer_until_there_is_one_again(server: Scripted, why: Exception) -> None:
+    failures = [why]
+
+    def read_token(found: Configuration) -> None:
+        if failures:
+            raise failures.pop()
+        found.api_key["BearerToken"] = f"Bearer {TOKEN}"
+
+    configuration = Configuration(host=server.url, api_key={"BearerToken": "old"})
+    configuration.refresh_api_key_hook = read_token  # type: ignore[assignment]  # as in a pod; the library says None
+    way_in = Credentials(configuration)
+    server.will_answer(Answer(NODE))
+    async with way_in.session("someone/1") as session:
+        client = Client(way_in, session, "someone/1", 15)
+        with pytest.raises(Unreachable, match=re.escape(f"nothing was sent, there is no token: {why}")):
+            await client.replace(NODES, NODE)
+        await client.replace(NODES, NODE)
+    assert [request.headers["Authorization"] for request in server.asked] == [f"Bearer {TOKEN}"]
 
 
 async def test_a_missing_kubeconfig_is_named_with_what_to_do(tmp_path: Path) -> None:

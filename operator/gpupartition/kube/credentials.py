@@ -53,7 +53,10 @@ class Credentials:
     async def _authorize(
         self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        token = (await self._configuration.auth_settings()).get("BearerToken")
+        try:
+            token = (await self._configuration.auth_settings()).get("BearerToken")
+        except (ConfigException, OSError) as error:  # for our callers, and for those of a framework, one more cut line
+            raise aiohttp.ClientConnectionError(f"nothing was sent, there is no token: {error}") from error
         if token and token["value"]:
             request.headers["Authorization"] = token["value"].strip()
         if self._configuration.tls_server_name:
