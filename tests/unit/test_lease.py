@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.unit.simulated import play
 
-from gpupartition.kube import Conflict, NotFound, Unreachable
+from gpupartition.kube import ApiError, Conflict, Forbidden, NotFound, Unreachable
 from gpupartition.kube.lease import Elector, Lost, Timing
 
 if TYPE_CHECKING:
@@ -57,11 +57,15 @@ class Server:
 
 @dataclass
 class Line:
-    """One candidate's way to the server. `cut`: nothing gets through; `deaf`: what is written is stored, but no answer comes back."""
+    """One candidate's way to the server.
+
+    `cut`: nothing gets through; `deaf`: what is written is stored, but no answer comes back; `refused`: how the server answers all.
+    """
 
     server: Server
     cut: bool = False
     deaf: bool = False
+    refused: ApiError | None = None
     delay: float = 0.01
     chance: random.Random | None = None
 
@@ -88,7 +92,7 @@ class Line:
 
         def arrive() -> None:
             try:
-                result = act()
+                result = act() if self.refused is None else self._refuse()
             except Exception as error:  # noqa: BLE001 - carried back to whoever asked
                 if not answer.done():
                     answer.set_exception(error)
@@ -104,6 +108,10 @@ class Line:
         if self.chance and self.chance.random() < 0.2:
             raise Unreachable("write", 0, "Unreachable", "cut off")
         return result
+
+    def _refuse(self) -> Object:
+        assert self.refused is not None
+        raise self.refused
 
 
 @dataclass
@@ -182,6 +190,57 @@ def test_whoever_takes_over_has_itself_seen_the_lease_stand_still_whatever_its_t
             assert server.get()["spec"]["leaseTransitions"] == 5
 
     play(story())
+
+
+FORBIDDEN = Forbidden("get leases ns/op", 403, "Forbidden", "cannot get resource")
+NO_NAMESPACE = NotFound("create leases ns/op", 404, "NotFound", "no namespace", {"name": "ns", "kind": "namespaces"})
+NO_SERVER = Unreachable("get leases ns/op", 0, "Unreachable", "refused")
+
+
+@pytest.mark.parametrize(
+    ("refused", "told"),
+    [
+        (
+            FORBIDDEN,
+            f"{FORBIDDEN}; grant its account get, create and update of leases.coordination.k8s.io in namespace ns, if that is its own",
+        ),
+        (NO_NAMESPACE, f"{NO_NAMESPACE}; make the namespace ns, or name the one that this program is in"),
+        (NO_SERVER, f"{NO_SERVER}; see whether the API server is up, and can be reached from here"),
+    ],
+)
+def test_who_cannot_ask_for_the_lease_says_once_why_and_what_to_do(
+    refused: ApiError, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with candidate(Server(), "a", refused=refused) as a:
+            await asyncio.sleep(3600)
+            assert not a.elector.leading
+            a.line.refused = None
+            await leads(a, within=2 * TIMING.retry)
+
+    with caplog.at_level("INFO"):
+        play(story())
+    assert caplog.messages == [f"standing by, because ns/op cannot be asked for: {told}", "leading: ns/op is held by a"]
+
+
+def test_who_stands_by_says_it_anew_when_the_reason_is_another_one(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        server = Server()
+        server.store({"metadata": {}, "spec": {"holderIdentity": "z", "leaseDurationSeconds": 3600}}, fresh=True)
+        async with candidate(server, "a") as a:
+            for refused, cut in ((None, False), (FORBIDDEN, False), (NO_SERVER, False), (None, True), (None, False)):
+                a.line.refused, a.line.cut = refused, cut
+                await asyncio.sleep(60)
+
+    with caplog.at_level("INFO"):
+        play(story())
+    assert [message.partition(";")[0].removeprefix("standing by") for message in caplog.messages] == [
+        ": ns/op is held by z",
+        f", because ns/op cannot be asked for: {FORBIDDEN}",
+        f", because ns/op cannot be asked for: {NO_SERVER}",
+        ", because ns/op cannot be asked for: no answer within 3.3 s",
+        ": ns/op is held by z",
+    ]
 
 
 def test_a_holder_that_promised_more_time_is_given_it() -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from gpupartition.kube.errors import ApiError, Conflict, NotFound
+from gpupartition.kube.errors import ApiError, Conflict, Forbidden, NotFound, Unreachable
 from gpupartition.kube.kinds import LEASES, Kind
 
 if TYPE_CHECKING:
@@ -98,15 +98,19 @@ class Elector:
         working.result()
 
     async def _acquire(self) -> None:
-        told = ""
+        lease, told = f"{self._namespace}/{self._name}", ""
         while True:
-            with suppress(ApiError, TimeoutError):
+            try:
                 if await self._try():
                     return
-            holder = _holder(self._lease)
-            if holder != told:
-                log.info("standing by: %s/%s is held by %s", self._namespace, self._name, holder)
-                told = holder
+                holder = _holder(self._lease) or "somebody who was faster"
+                level, news = logging.INFO, f"standing by: {lease} is held by {holder}"
+            except (ApiError, TimeoutError) as error:
+                why = f"{self._why(error)}; {self._remedy(error)}"
+                level, news = logging.WARNING, f"standing by, because {lease} cannot be asked for: {why}"
+            if news != told:
+                log.log(level, "%s", news)
+                told = news
             await asyncio.sleep(self._timing.retry * random.uniform(1, 1.2))  # noqa: S311 - two that stand by drift apart
 
     async def _try(self) -> bool:
@@ -124,6 +128,18 @@ class Elector:
         # It is ours already when only the answer to our last write was lost.
         free = overdue or _holder(found) in {NOBODY, self._identity}
         return free and await self._write(found, began)
+
+    def _why(self, error: ApiError | TimeoutError) -> str:
+        return str(error) or f"no answer within {self._timing.answer:.1f} s"
+
+    def _remedy(self, error: ApiError | TimeoutError) -> str:
+        if isinstance(error, Forbidden):
+            return f"grant its account get, create and update of {LEASES} in namespace {self._namespace}, if that is its own"
+        if isinstance(error, NotFound) and error.details.get("kind") == "namespaces":
+            return f"make the namespace {self._namespace}, or name the one that this program is in"
+        if isinstance(error, TimeoutError | Unreachable):
+            return "see whether the API server is up, and can be reached from here"
+        return "it is asked for again"
 
     async def _keep(self) -> None:
         """Renew for ever. Raises Lost as soon as that has failed for too long."""
@@ -149,7 +165,7 @@ class Elector:
                 self._lease = {}  # deleted: whoever creates it now has it
                 continue
             except (ApiError, TimeoutError) as error:
-                log.warning("the Lease was not renewed: %s", error or "no answer")
+                log.warning("the Lease was not renewed: %s", self._why(error))
                 await asyncio.sleep(self._timing.retry)
                 continue
             if _holder(self._lease) != self._identity:
