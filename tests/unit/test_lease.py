@@ -68,6 +68,7 @@ class Line:
     refused: ApiError | None = None
     delay: float = 0.01
     chance: random.Random | None = None
+    asked: int = 0
 
     async def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
         assert (kind.plural, name, namespace) == ("leases", "op", "ns")
@@ -82,6 +83,7 @@ class Line:
         return await self._carry(lambda: self.server.store(body, fresh=False))
 
     async def _carry(self, act: Any) -> Object:
+        self.asked += 1
         there, back = self.delay, self.delay
         if self.chance:
             there, back = (self.chance.choice((0, 0.01, 1, 3, 9)) for _ in range(2))
@@ -365,6 +367,32 @@ def test_a_lease_that_somebody_deletes_is_made_again() -> None:
             await asyncio.sleep(2 * TIMING.retry)
             assert server.holder == "a"
             assert a.elector.leading
+
+    play(story())
+
+
+def test_who_is_asked_to_end_while_its_namespace_goes_ends_as_ever() -> None:
+    async def story() -> None:
+        async with candidate(Server(), "a") as a:
+            await leads(a)
+            a.line.refused = NO_NAMESPACE
+            await asyncio.sleep(TIMING.retry + 1)
+            assert a.elector.leading
+            a.task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await a.task
+
+    play(story())
+
+
+def test_a_lease_that_cannot_be_made_again_is_given_up_after_few_tries() -> None:
+    async def story() -> None:
+        async with candidate(Server(), "a") as a:
+            await leads(a)
+            a.line.asked, a.line.refused = 0, NO_NAMESPACE
+            with pytest.raises(Lost, match="not renewed for 10 s"):
+                await a.task
+            assert a.line.asked <= 1 + TIMING.renew_within / TIMING.retry
 
     play(story())
 

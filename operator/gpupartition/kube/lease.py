@@ -161,10 +161,10 @@ class Elector:
                 # Somebody wrote: another holder, a person with an annotation, or we, whose answer was lost.
                 async with asyncio.timeout(self._timing.answer):
                     self._lease = await self._api.get(LEASES, self._name, namespace=self._namespace)
-            except NotFound:
-                self._lease = {}  # deleted: whoever creates it now has it
-                continue
             except (ApiError, TimeoutError) as error:
+                if isinstance(error, NotFound) and self._lease:
+                    self._lease = {}  # deleted: whoever creates it now has it
+                    continue
                 log.warning("the Lease was not renewed: %s", self._why(error))
                 await asyncio.sleep(self._timing.retry)
                 continue
@@ -205,7 +205,7 @@ class Elector:
 
     async def _release(self) -> None:
         """Give it back, so that the next one need not wait. Who cannot say so is found out by standing still."""
-        if not self.leading:
+        if not self.leading or not self._lease:
             return
         self._good_until = 0.0
         spec = {**self._lease["spec"], "holderIdentity": NOBODY, "renewTime": _now()}
