@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import ssl
 from contextlib import asynccontextmanager, suppress
@@ -22,9 +23,12 @@ if TYPE_CHECKING:
 
     from kubernetes.aio.config.kube_config import KubeConfigLoader
 
+log = logging.getLogger(__name__)
+
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 # One line of a watch is one object: etcd takes 1.5 MiB and JSON is wordier than what it stores. aiohttp accepts twice this.
 _LONGEST_LINE: Final = 4 * 2**20
+_FRESH: Final = 60.0  # seconds between two looks whether a token has expired, as kubernetes' own client takes them
 
 
 class Credentials:
@@ -104,7 +108,7 @@ async def credentials(kubeconfig: Path | str | None = None, context: str | None 
         raise ConfigException(f"{files} is no kubeconfig: {' '.join(str(error).split())}") from error
     except TypeError as error:  # the loader's answer to YAML that is something else
         raise ConfigException(f"{files} is no kubeconfig: a mapping with clusters, users and contexts") from error
-    refreshing = asyncio.create_task(config.refresh_token(loader, configuration)) if _expires(loader) else None  # type: ignore[no-untyped-call]
+    refreshing = asyncio.create_task(keep_fresh(loader, configuration)) if _expires(loader) else None
     try:
         yield Credentials(configuration)
     finally:
@@ -112,6 +116,28 @@ async def credentials(kubeconfig: Path | str | None = None, context: str | None 
             refreshing.cancel()
             with suppress(asyncio.CancelledError):
                 await refreshing
+
+
+async def keep_fresh(loader: KubeConfigLoader, configuration: Configuration) -> None:
+    """Ask for another token whenever the one that there is has expired, until cancelled; what fails is tried again.
+
+    kubernetes' own `refresh_token` ends, without a word, when a cloud is out of reach once, or a plugin fails at the start.
+    """
+    while True:
+        await asyncio.sleep(_FRESH)
+        try:
+            # The loader asks only when the token has expired; of a plugin that fails it has logged why.
+            why = "" if await _load(loader) else "the plugin that the kubeconfig names has given none"
+        except Exception as error:  # noqa: BLE001 - whatever a cloud's library raises
+            why = str(error) or type(error).__name__
+        if why:
+            log.warning("the token was not refreshed: %s (trying again in %g s)", why, _FRESH)
+        elif token := getattr(loader, "token", None):  # a plugin may give certificates instead
+            configuration.api_key["BearerToken"] = token
+
+
+async def _load(loader: KubeConfigLoader) -> object:
+    return await (loader.load_gcp_token() if loader.provider == "gcp" else loader.load_from_exec_plugin())  # type: ignore[no-untyped-call]
 
 
 def _in_a_pod() -> bool:
