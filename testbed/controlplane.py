@@ -1,7 +1,7 @@
 """A real control plane on this machine: etcd, API server, scheduler, controller manager, and kwok as everybody's kubelet.
 
     async with ControlPlane(folder, shape=Shape(nodes=4, gpus=8)) as controlplane:
-        async with Client.connect(controlplane.kubeconfig) as client: ...
+        async with controlplane.client() as client: ...
 
 Everything listens on 127.0.0.1, on ports that were free, so any number of them run side by side. Every program is on a leash: it
 dies with this process, however this process dies.
@@ -34,6 +34,7 @@ from gpupartition.kube import (
 )
 from gpupartition.names import OPERATOR_NAMESPACE
 from testbed import components, nodes, ports
+from testbed.admin import Admin
 from testbed.build import Builder, cache_folder, control_plane
 from testbed.programs import POLL_SECONDS, Program, TestbedError, leashed
 from testbed.progress import Progress
@@ -208,9 +209,9 @@ class ControlPlane:
             answer = await client.raw("POST", path, body=body)
         return str(answer["status"]["token"])
 
-    def client(self) -> AbstractAsyncContextManager[Client]:
+    def client(self) -> AbstractAsyncContextManager[Admin]:
         """Open a client as the administrator."""
-        return Client.connect(self.kubeconfig, user_agent="testbed")
+        return Admin.connect(self.kubeconfig, user_agent="testbed")
 
     async def _start(self, binaries: Mapping[str, Path]) -> None:
         take = self._ports.take

@@ -20,10 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gpupartition.kube.client import Client
 from gpupartition.kube.kinds import NODES, PODS, RESOURCE_SLICES
 from gpupartition.kube.reflector import Reflector
 from testbed import faults
+from testbed.admin import Admin
 from testbed.drivers import amd_plugin, dcm, kubelet, machine, mig_manager, nvidia_plugin, pods
 from testbed.drivers.amd_plugin import AmdPlugin
 from testbed.drivers.dcm import ConfigManager
@@ -144,7 +144,7 @@ class SimulatedNode:
 class DriverHost:
     """Starts and stops programs as their pods come and go, and passes on what they must hear of."""
 
-    def __init__(self, client: Client, tasks: asyncio.TaskGroup, *, wipe_seconds: float) -> None:
+    def __init__(self, client: Admin, tasks: asyncio.TaskGroup, *, wipe_seconds: float) -> None:
         self._client = client
         self._wipe_seconds = wipe_seconds
         self._tasks = tasks
@@ -264,7 +264,7 @@ async def serve(kubeconfig: Path, *, wipe_seconds: float) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    async with Client.connect(kubeconfig, user_agent=USER_AGENT) as client, asyncio.TaskGroup() as tasks:
+    async with Admin.connect(kubeconfig, user_agent=USER_AGENT) as client, asyncio.TaskGroup() as tasks:
         host = tasks.create_task(DriverHost(client, tasks, wipe_seconds=wipe_seconds).run())
         await ended.wait()
         host.cancel()

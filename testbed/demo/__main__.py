@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from gpupartition.kube import ApiError, Client
+from gpupartition.kube import ApiError
 from testbed.__main__ import testbed_name
+from testbed.admin import Admin
 from testbed.build import TOOLS, Builder, cache_folder
 from testbed.controlplane import ROOT
 from testbed.demo.background import Background
@@ -77,7 +78,7 @@ async def _tell(screen: Screen, background: Background, *, keep: bool) -> int:
             screen.gap()
         await builder.tools()
         await background.start(screen.whisper)
-        async with Client.connect(background.kubeconfig, user_agent="demo") as client:
+        async with Admin.connect(background.kubeconfig, user_agent="demo") as client:
             story = Story(screen, client)
             await story.tell()
             screen.gap()

@@ -9,9 +9,10 @@ from typing import Final
 
 from rich.table import Table
 
-from gpupartition.kube import PODS, Client, Object
+from gpupartition.kube import PODS, Object
 from gpupartition.settings import Settings
 from testbed import nodes
+from testbed.admin import Admin
 from testbed.controlplane import ROOT
 from testbed.demo import workloads
 from testbed.demo.host import SHAPE, SHORTENED
@@ -43,7 +44,7 @@ class DidNotHoldError(Exception):
 class Story:
     """One telling of it."""
 
-    def __init__(self, screen: Screen, client: Client) -> None:
+    def __init__(self, screen: Screen, client: Admin) -> None:
         self._screen = screen
         self._client = client
         self._names = tuple(nodes.names(SHAPE.nodes))

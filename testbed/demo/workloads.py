@@ -20,6 +20,7 @@ from gpupartition.kube import (
     Object,
 )
 from gpupartition.names import API_VERSION
+from testbed.admin import Admin
 from testbed.controlplane import ROOT
 from testbed.demo.scene import GPU_DRIVER, POLICIES
 from testbed.programs import POLL_SECONDS
@@ -35,7 +36,7 @@ _KINDS: Final = {
 }
 
 
-async def apply(client: Client, path: Path) -> list[Object]:
+async def apply(client: Admin, path: Path) -> list[Object]:
     """Apply a file as kubectl does, in namespace `default`; returns what it says."""
     bodies = list(yaml.safe_load_all(path.read_text()))  # noqa: ASYNC240 - a page of text
     for body in bodies:

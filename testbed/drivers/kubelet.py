@@ -16,7 +16,7 @@ from gpupartition.kube.kinds import NODES, RESOURCE_SLICES
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
-    from gpupartition.kube.client import Client
+    from testbed.admin import Admin
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ RETRY_SECONDS: Final = 1.0  # the kubelet's first; ours stays there, a test shou
 class Kubelet:
     """The DRA side of one node's kubelet."""
 
-    def __init__(self, client: Client, node: str) -> None:
+    def __init__(self, client: Admin, node: str) -> None:
         self._client = client
         self._node = node
         self._plugins: dict[str, set[str]] = {}  # driver → UIDs of the pods whose plugin is connected
@@ -105,7 +105,7 @@ class Kubelet:
 
     async def _wipe(self, selector: str, after: float) -> None:
         await asyncio.sleep(after)
-        await self._insist(lambda: self._client.delete_collection(RESOURCE_SLICES, field_selector=selector))
+        await self._insist(lambda: self._client.delete_all(RESOURCE_SLICES, field_selector=selector))
         log.info("wiped the slices with %s", selector)
 
     async def _insist(self, call: Callable[[], Awaitable[object]]) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
+from testbed.admin import Admin
 from testbed.build import PUBLISHER, Builder, cache_folder
 from testbed.controlplane import ControlPlane, Shape
 from testbed.progress import Progress
@@ -29,7 +30,7 @@ from gpupartition.backends import BACKENDS, publish
 from gpupartition.domain import fingerprint
 from gpupartition.domain.backend import Cluster, NodeFacts
 from gpupartition.domain.effects import CreateSlice
-from gpupartition.kube import RESOURCE_SLICES, Client
+from gpupartition.kube import RESOURCE_SLICES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -103,7 +104,7 @@ class Site:
     """An API server, and what is to be on it."""
 
     controlplane: ControlPlane
-    client: Client
+    client: Admin
     publisher: Path
     driver: DriverSpec
     config: Config
@@ -170,7 +171,7 @@ class Site:
     async def wiped(self) -> int:
         """Delete all slices; returns how many there were."""
         first = (await self.client.raw("GET", RESOURCE_SLICES.path(), query={"limit": "1"}))["metadata"]
-        await self.client.delete_collection(RESOURCE_SLICES)
+        await self.client.delete_all(RESOURCE_SLICES)
         return int(first["remainingItemCount"]) + 1
 
 
@@ -206,7 +207,7 @@ async def _publishing() -> Sequence[Figure]:
             for name in controlplane.programs.keys() - {"etcd", "kube-apiserver"}:
                 await controlplane.programs[name].stop()  # the garbage collector knows none of these nodes
             # One write may wait long behind fifteen others where the machine is busy: that is no error here.
-            async with Client.connect(controlplane.kubeconfig, patience=60) as client:
+            async with Admin.connect(controlplane.kubeconfig, patience=60) as client:
                 site = Site(
                     controlplane=controlplane,
                     client=client,

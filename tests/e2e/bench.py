@@ -14,7 +14,9 @@ from gpupartition.kube import NODES, PODS, RESOURCE_SLICES, NotFound
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from gpupartition.kube import Client, Object
+    from testbed.admin import Admin
+
+    from gpupartition.kube import Object
 
 PREFIX: Final = "testbed.gpupartition.dev/"
 READY: Final = {"phase": "Running", "ready": True, "restarts": 0, "waiting": ""}
@@ -36,7 +38,7 @@ async def becomes(ask: Callable[[], Awaitable[Any]], expected: object) -> None:
 class Bench:
     """One node with a driver name of its own, on which drivers are started and stopped as a DaemonSet would do it."""
 
-    client: Client
+    client: Admin
     node: str
     namespace: str
     sync: float = 1

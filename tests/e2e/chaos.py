@@ -328,7 +328,7 @@ class Round:
         for pod in (await self.cluster.client.list(PODS, field_selector=f"spec.nodeName={node}")).items:
             meta = pod["metadata"]
             with contextlib.suppress(NotFound):
-                await self.cluster.client.delete(PODS, meta["name"], namespace=meta["namespace"], grace_seconds=0)
+                await self.cluster.client.kill(PODS, meta["name"], namespace=meta["namespace"])
         await asyncio.sleep(self.chance.uniform(0, 2))
         await self._bring(node)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, overload
 
 from testbed import nodes
+from testbed.admin import Admin
 from testbed.controlplane import ControlPlane, python_env
 from testbed.programs import Program
 
@@ -125,7 +126,7 @@ class Cluster:
 
     name: str
     controlplane: ControlPlane
-    client: Client
+    client: Admin
     operators: list[Program] = field(default_factory=list)
     _nodes: list[str] = field(default_factory=list)
     _created: list[tuple[Kind, str, str | None]] = field(default_factory=list)
@@ -362,9 +363,7 @@ class Cluster:
             # A node that is gone has no kubelet to end its pods.
             for pod in (await self.client.list(PODS, field_selector=f"spec.nodeName={name}")).items:
                 with contextlib.suppress(NotFound):
-                    await self.client.delete(
-                        PODS, pod["metadata"]["name"], namespace=pod["metadata"]["namespace"], grace_seconds=0
-                    )
+                    await self.client.kill(PODS, pod["metadata"]["name"], namespace=pod["metadata"]["namespace"])
 
     async def _remove(self, kind: Kind, name: str, namespace: str | None = None) -> None:
         with contextlib.suppress(NotFound):

@@ -116,7 +116,7 @@ class Site:
     async def wiped(self, node: str = "") -> None:
         """Delete all slices of a node (the first), as its kubelet does when it starts."""
         selector = f"spec.nodeName={node or self.nodes[0]}"
-        await self.cluster.client.delete_collection(RESOURCE_SLICES, field_selector=selector)
+        await self.cluster.client.delete_all(RESOURCE_SLICES, field_selector=selector)
 
     def users(self, node: str = "") -> Users:
         """Users of a node's devices (the first's)."""

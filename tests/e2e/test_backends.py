@@ -207,7 +207,7 @@ async def test_wiped_slices_come_back(cluster: TestCluster) -> None:
     bench = Bench(client=cluster.client, driver=publish(cluster, TWELVE), node=node)
     config = await bench.compile(equal(2))
     await bench.assign(config.assigned(), "step")
-    await cluster.client.delete_collection(RESOURCE_SLICES, field_selector=f"spec.nodeName={node}")
+    await cluster.client.delete_all(RESOURCE_SLICES, field_selector=f"spec.nodeName={node}")
     await bench.repair(config.assigned())
     await bench.arrives_at(config)
 

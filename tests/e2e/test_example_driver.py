@@ -214,7 +214,7 @@ async def test_a_pool_deleted_as_a_whole_begins_again_at_generation_one(bench: B
     await becomes(bench.pool, [(1, 1, 8)])
     await bench.restart(pod, partitions=2)
     await becomes(bench.pool, [(2, 2, 8), (2, 2, 24)])
-    await bench.client.delete_collection(
+    await bench.client.delete_all(
         RESOURCE_SLICES, field_selector=f"spec.nodeName={bench.node},spec.driver={bench.driver}"
     )
     await becomes(bench.pool, [(1, 2, 8), (1, 2, 24)])

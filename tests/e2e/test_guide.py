@@ -68,7 +68,7 @@ async def begins(cluster: Cluster, job: str, node: str) -> None:
 
 
 async def ends(cluster: Cluster, job: str) -> None:
-    await cluster.client.delete(PODS, job, namespace=JOBS, grace_seconds=0)
+    await cluster.client.kill(PODS, job, namespace=JOBS)
     await cluster.gone(PODS, job, namespace=JOBS)
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from testbed.admin import Admin
     from testbed.controlplane import ControlPlane
     from tests.e2e.harness import Cluster
     from tests.e2e.wire import Wire
@@ -49,7 +50,7 @@ async def namespace(cluster: Cluster) -> str:
 
 
 @pytest.fixture
-def client(cluster: Cluster) -> Client:
+def client(cluster: Cluster) -> Admin:
     return cluster.client
 
 
@@ -107,7 +108,7 @@ class TestWrites:
             await client.create(CONFIG_MAPS, config_map(namespace, "twice"))
         assert caught.value.reason == "AlreadyExists"
 
-    async def test_applying_is_creating_then_owning(self, client: Client, namespace: str) -> None:
+    async def test_applying_is_creating_then_owning(self, client: Admin, namespace: str) -> None:
         mine, theirs = config_map(namespace, "owned", a="1"), config_map(namespace, "owned", a="2")
         await client.apply(CONFIG_MAPS, mine, field_manager="me")
         with pytest.raises(Conflict) as caught:
@@ -117,7 +118,7 @@ class TestWrites:
         taken = await client.apply(CONFIG_MAPS, theirs, field_manager="you", force=True)
         assert taken["data"] == {"a": "2"}
 
-    async def test_a_dry_run_says_what_would_be_and_leaves_it_at_that(self, client: Client, namespace: str) -> None:
+    async def test_a_dry_run_says_what_would_be_and_leaves_it_at_that(self, client: Admin, namespace: str) -> None:
         for would_be in (
             await client.create(CONFIG_MAPS, config_map(namespace, "dry", a="1"), dry_run=True),
             await client.apply(CONFIG_MAPS, config_map(namespace, "dry", a="1"), field_manager="me", dry_run=True),
@@ -152,14 +153,12 @@ class TestWrites:
         with pytest.raises(NotFound):
             await client.get(CONFIG_MAPS, "bound", namespace=namespace)
 
-    async def test_a_collection_is_deleted_by_its_label_and_the_rest_stays(
-        self, client: Client, namespace: str
-    ) -> None:
+    async def test_a_collection_is_deleted_by_its_label_and_the_rest_stays(self, client: Admin, namespace: str) -> None:
         for name in ("go", "stay"):
             body = config_map(namespace, name)
             body["metadata"]["labels"] = {"fate": name}
             await client.create(CONFIG_MAPS, body)
-        await client.delete_collection(CONFIG_MAPS, namespace=namespace, label_selector="fate=go")
+        await client.delete_all(CONFIG_MAPS, namespace=namespace, label_selector="fate=go")
         left = await client.list(CONFIG_MAPS, namespace=namespace, label_selector="fate")
         assert [each["metadata"]["name"] for each in left.items] == ["stay"]
 

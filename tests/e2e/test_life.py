@@ -43,7 +43,7 @@ async def delete_node(cluster: Cluster, node: str) -> None:
     for pod in (await cluster.client.list(PODS, field_selector=f"spec.nodeName={node}")).items:
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
         try:
-            await cluster.client.delete(PODS, name, namespace=namespace, grace_seconds=0)
+            await cluster.client.kill(PODS, name, namespace=namespace)
         except NotFound:
             continue
 

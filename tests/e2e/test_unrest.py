@@ -156,7 +156,7 @@ class Unrest:
             send(program, signal.SIGCONT)
         await self._tend()
         for kind in (PODS, RESOURCE_CLAIMS):
-            await client.delete_collection(kind, namespace=self.own.namespace)
+            await client.delete_all(kind, namespace=self.own.namespace)
         await self.own.want(whole())
         try:
             await eventually(self._is_ready, within=90)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
 
 import aiohttp
 
@@ -37,7 +37,6 @@ _JSON: Final = "application/json"
 _JSON_PATCH: Final = "application/json-patch+json"
 _MERGE_PATCH: Final = "application/merge-patch+json"
 _METADATA: Final = f"{_JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-_APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
 
 _ATTEMPTS: Final = 4  # some three seconds with these pauses: a server that restarts is for the caller's back-off
 _FIRST_PAUSE: Final = 0.2  # seconds, doubled each time
@@ -107,7 +106,7 @@ class Client:
         *,
         user_agent: str = "",
         patience: float = 15.0,
-    ) -> AsyncIterator[Client]:
+    ) -> AsyncIterator[Self]:
         """Log in; nothing is asked of the server yet. `patience`: seconds for one request and its answer."""
         user_agent = user_agent or f"gpupartition/{own_version()}"
         async with credentials(kubeconfig, context) as way_in, way_in.session(user_agent) as session:
@@ -276,23 +275,6 @@ class Client:
             _Request(method="PATCH", what=what, path=path, query=_dry(dry_run), body=patch, content=content)
         )
 
-    async def apply(
-        self,
-        kind: Kind,
-        body: Object,
-        *,
-        field_manager: str,
-        force: bool = False,
-        dry_run: bool = False,
-        subresource: str = "",
-    ) -> Object:
-        """Server-side apply. Conflict, with causes, when another manager owns a field and `force` is not given."""
-        meta = body["metadata"]
-        what = f"apply {_sub(kind, subresource)} {_at(meta.get('namespace'), meta['name'])}"
-        path = kind.path(meta.get("namespace"), meta["name"], subresource)
-        query = {"fieldManager": field_manager, "force": str(force).lower()} | _dry(dry_run)
-        return await self._write(_Request(method="PATCH", what=what, path=path, query=query, body=body, content=_APPLY))
-
     async def delete(
         self,
         kind: Kind,
@@ -301,7 +283,6 @@ class Client:
         namespace: str | None = None,
         uid: str | None = None,
         resource_version: str | None = None,
-        grace_seconds: int | None = None,
         dry_run: bool = False,
     ) -> None:
         """Delete, if `uid` and `resource_version` are still those (else Conflict).
@@ -312,21 +293,11 @@ class Client:
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if preconditions := {name: value for name, value in known.items() if value is not None}:
             options["preconditions"] = preconditions
-        if grace_seconds is not None:
-            options["gracePeriodSeconds"] = grace_seconds
         if dry_run:
             options["dryRun"] = ["All"]  # with a body, the server does not look for options in the query
         what = f"delete {kind} {_at(namespace, name)}"
         path = kind.path(namespace, name)
         await self._write(_Request(method="DELETE", what=what, path=path, body=options, shape=JSON_OBJECT))
-
-    async def delete_collection(
-        self, kind: Kind, *, namespace: str | None = None, field_selector: str = "", label_selector: str = ""
-    ) -> None:
-        """Delete all that match."""
-        what = f"delete all {kind} {_at(namespace)}".rstrip()
-        query = _selectors(field_selector, label_selector)
-        await self._write(_Request(method="DELETE", what=what, path=kind.path(namespace), query=query))
 
     async def watch(
         self,
@@ -362,10 +333,28 @@ class Client:
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:  # ValueError: a line longer than any object
             raise _no_answer(what, error) from error
 
-    async def raw(self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: object = None) -> Any:
-        """Ask for any path (``/version``, ``/readyz``, …); JSON comes parsed, all else as text, but what is in the API is an object."""
-        shape = JSON_OBJECT if path.startswith(("/api/", "/apis/")) else ANYTHING
-        ask = _Request(method=method, what=f"{method} {path}", path=path, query=query or {}, body=body, shape=shape)
+    async def raw(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+        content: str = _JSON,
+    ) -> Any:
+        """Ask for any path (``/version``, ``/readyz``, …); JSON comes parsed, all else as text, but what is in the API is an object.
+
+        `content`: the media type of the body, which is sent as JSON.
+        """
+        ask = _Request(
+            method=method,
+            what=f"{method} {path}",
+            path=path,
+            query=query or {},
+            body=body,
+            content=content,
+            shape=JSON_OBJECT if path.startswith(("/api/", "/apis/")) else ANYTHING,
+        )
         return await (self._read(ask) if method == "GET" else self._write(ask))
 
     async def _read(self, ask: _Request) -> Object:
