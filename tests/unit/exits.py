@@ -97,6 +97,7 @@ BACK: Final = "the node is back and publishes what it did"
 BY_HAND: Final = "the node came back without what was cut by hand, and is to get it as any other node"
 AFTER_ALL: Final = "the node publishes its former layout after all"
 GIVEN_UP: Final = next(way.note for way in PHASES[Phase.FAILED].exits if way.reason == "Abandoned")
+LATE_CONFIG: Final = "the config could not be put in place in time"
 SLOW_HOLDERS: Final = "holders did not end in time"
 
 CASES: Final[Mapping[tuple[Phase, str], Case]] = {
@@ -109,7 +110,7 @@ CASES: Final[Mapping[tuple[Phase, str], Case]] = {
         world(),
     ),
     (Phase.ADMITTED, "the way back is on record and the config is in place"): (record(Phase.ADMITTED), world()),
-    (Phase.ADMITTED, "the config could not be put in place in time"): (
+    (Phase.ADMITTED, LATE_CONFIG): (
         record(Phase.ADMITTED),
         world(after=LIMITS.admitted, configs=False),
     ),

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.exits import (
     CASES,
     IN_FLIGHT,
+    LATE_CONFIG,
     OTHERWISE,
     SECOND,
     SLOW_HOLDERS,
@@ -39,6 +40,7 @@ from gpupartition.api.v1alpha1 import Phase
 from gpupartition.domain.backend import Config
 from gpupartition.domain.destination import IN_VAIN, STRANDED
 from gpupartition.domain.lifecycle import advance, way_out
+from gpupartition.domain.rest import rest
 from gpupartition.domain.world import AT_REST, World
 
 # ------------------------------------------------------------------------------------------------------------ quiesce, drain
@@ -296,6 +298,17 @@ def test_giving_up_puts_a_node_at_the_end_of_the_queue() -> None:
     state, turn = CASES[Phase.DRAINING, SLOW_HOLDERS]
     state = must(must(state, turn), world())
     assert (state.phase, state.attempts) == (Phase.PENDING, 1)
+
+
+def test_a_node_whose_config_cannot_be_put_in_place_lets_the_others_go_first_and_goes_on_saying_why() -> None:
+    state, turn = CASES[Phase.ADMITTED, LATE_CONFIG]
+    state = must(state, turn)
+    assert (state.phase, state.attempts, state.previous) == (Phase.PENDING, 1, None)
+    given_back = must(state, world())
+    assert given_back.token == ""
+    assert rest(given_back, world()) is None, "it waits for its turn, and nothing else is said"
+    assert (given_back.reason, given_back.message) == ("ConfigLate", LATE_CONFIG)
+    assert must(given_back, world(wanted=QUARTERS)).reason == "", "of another config nothing is known yet"
 
 
 @pytest.mark.parametrize("phase", [Phase.ABORTING, Phase.RELEASING])

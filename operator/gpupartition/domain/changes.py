@@ -133,6 +133,11 @@ def settle_down(state: State, _: World) -> State:
     )
 
 
+def settle_last(state: State, world: World) -> State:
+    """The same, at the end of the queue: nothing has been closed that would have to be opened."""
+    return settle_down(state, world).model_copy(update={"attempts": state.attempts + 1})
+
+
 def give_up(state: State, world: World) -> State:
     """Back to the end of the queue."""
     update = {"outcome": Phase.PENDING, "attempts": state.attempts + 1, **_opening(state, world)}

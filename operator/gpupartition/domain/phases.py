@@ -105,6 +105,7 @@ def _told_again(phase: Phase, begin: Change) -> tuple[Exit, ...]:
 
 DEGRADED: Final = "HardwareDegraded"
 ABANDONED: Final = "Abandoned"
+CONFIG_LATE: Final = "ConfigLate"
 _BACK: Final = "the node is back and publishes what it did"
 _GIVEN_UP: Final = (
     "given up as it is (gpupartition.dev/abandon): what it publishes is unverified, its label and config stay, "
@@ -144,7 +145,15 @@ PHASES: Final[dict[Phase, Row]] = {
             ),
         ),
         _limit("admitted"),
-        (Exit(always, Phase.PENDING, "the config could not be put in place in time", changes.settle_down),),
+        (
+            Exit(
+                always,
+                Phase.PENDING,
+                "the config could not be put in place in time",
+                changes.settle_last,
+                CONFIG_LATE,
+            ),
+        ),
     ),
     Phase.QUIESCING: Row(
         (

@@ -51,6 +51,7 @@ REASONS: Final[Mapping[str, str]] = {
     "NameTaken": "find out whose it is, and delete what the message names",
     "SkipRequested": "kubectl label node {node} gpupartition.dev/skip-",
     "ForeignMaintenance": "its turn comes when the others are done; kubectl uncordon {node}, if it was forgotten",
+    "ConfigLate": "let the operator write the config of its driver {driver}: its rights, an object that cannot be changed, an admission policy",
     "Abandoned": "nothing leads on: it was let go of as it is",
     "QuiesceUnconfirmed": "switch on the feature gate DRADeviceTaintRules, or write quiesce: Cordon in the driver {driver}",
     "ApplyingFailed": f"mend what the message names, then ask to try again: {_RETRY}",

@@ -13,7 +13,7 @@ from gpupartition.domain.destination import missing_gpus
 from gpupartition.domain.drift import LEFT_ALONE, Waiting, drift_message, given_another_chance, notice, reassigned
 from gpupartition.domain.guards import has_wanted, lost_gpus, retried
 from gpupartition.domain.leading import before_all, led, taken_over
-from gpupartition.domain.phases import DEGRADED
+from gpupartition.domain.phases import CONFIG_LATE, DEGRADED
 from gpupartition.domain.recovery import recover
 from gpupartition.domain.retiring import RETIRING, retired, said
 from gpupartition.domain.world import State, Step, World
@@ -194,7 +194,7 @@ def _pending(state: State, world: World, *, new_target: bool) -> Waiting:
         if not given_another_chance(state, world):
             return unchanged
         return _as(Phase.PENDING, "Drift", drift_message(world), repairs=[], contests=[])
-    if state.phase is Phase.PENDING and state.reason == "Drift" and not new_target:
+    if state.phase is Phase.PENDING and state.reason in {"Drift", CONFIG_LATE} and not new_target:
         return unchanged
     if world.at_work:
         return _as(Phase.PENDING, "ForeignMaintenance", f"waits until others are done: {world.at_work}")
