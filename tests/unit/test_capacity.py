@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpupartition.api.v1alpha1 import ProfileCapacity
-from gpupartition.domain.capacity import by_profile, profiles_of, stock_of
+import pytest
+
+from gpupartition.api.v1alpha1 import PolicyStatus, ProfileCapacity
+from gpupartition.domain.capacity import MOST, by_profile, profiles_of, stock_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,11 +71,14 @@ def test_a_claim_without_devices_takes_nothing() -> None:
     assert count([published("a", one=profile("1g"))], {"status": {"allocation": {}}}) == [("1g", 1, 0)]
 
 
-def test_no_more_profiles_than_a_status_may_hold() -> None:
-    many = published("a", **{f"d{i:03}": profile(f"p{i:03}") for i in range(100)})
-    found = by_profile([stock_of(offered(many), [], driver=DRIVER)])
-    assert len(found) == 64
-    assert found[0] == ProfileCapacity(profile="p000", total=1, allocated=0)
+@pytest.mark.parametrize("count", [MOST, MOST + 1, 1000])
+def test_of_more_profiles_than_a_status_may_name_the_others_are_counted_together(count: int) -> None:
+    many = published("a", **{f"d{i:03}": profile(f"p{i:03}") for i in range(count)})
+    found = by_profile([stock_of(offered(many), [taken("a", f"d{count - 1}")], driver=DRIVER)])
+    assert PolicyStatus(capacity=found).capacity[0] == ProfileCapacity(profile="p000", total=1, allocated=0)
+    assert len(found) == MOST
+    assert (sum(c.total for c in found), found[-1].allocated) == (count, 1)
+    assert found[-1].profile == (f"and {count - MOST + 1} more" if count > MOST else f"p{MOST - 1}")
 
 
 def test_what_several_nodes_have_is_added_up() -> None:

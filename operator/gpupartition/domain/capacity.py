@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from gpupartition.api.v1alpha1 import ProfileCapacity
 from gpupartition.domain import quantity
@@ -43,12 +43,21 @@ def stock_of(
     return tuple((profile, number, allocated[profile]) for profile, number in sorted(there.items()))
 
 
+MOST: Final = 512
+"""As many profiles as a policy's status has room for."""
+
+
 def by_profile(stocks: Iterable[Stock]) -> list[ProfileCapacity]:
-    """Add up what there is in several places, sorted by profile."""
+    """Add up what there is in several places, sorted by profile. Of more than a status may name the last ones are one entry, `and 2 more`."""
     total: Counter[str] = Counter()
     allocated: Counter[str] = Counter()
     for stock, times in Counter(stocks).items():  # the nodes of a fleet are much alike
         for profile, number, taken in stock:
             total[profile] += number * times
             allocated[profile] += taken * times
-    return [ProfileCapacity(profile=p, total=n, allocated=allocated[p]) for p, n in sorted(total.items())][:64]
+    found = [ProfileCapacity(profile=p, total=n, allocated=allocated[p]) for p, n in sorted(total.items())]
+    if len(found) <= MOST:
+        return found
+    named, others = found[: MOST - 1], found[MOST - 1 :]
+    there, taken = sum(each.total for each in others), sum(each.allocated for each in others)
+    return [*named, ProfileCapacity(profile=f"and {len(others)} more", total=there, allocated=taken)]

@@ -243,7 +243,7 @@ class ProfileCapacity(Told):
     """How many devices of one profile are published, and how many of them are allocated."""
 
     profile: Annotated[str, Field(max_length=128)]
-    """The profile."""
+    """The profile. Of more than a status has room for, the last entry is called and 2 more: all the others together."""
     total: int
     """Devices published."""
     allocated: int
