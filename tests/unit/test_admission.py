@@ -259,5 +259,13 @@ def test_nodes_that_use_up_the_budget_by_not_being_ready_are_named() -> None:
     assert decide([standing("down", ready=False), standing("a", Phase.APPLYING), standing("b")]).reason == "RollingOut"
 
 
+def test_of_many_others_five_are_named_and_the_rest_counted() -> None:
+    others = [f"n{number}" for number in range(8)]
+    gate = decide(nodes("a"), driver=2, others=others)
+    assert gate.message == "the driver's maxUnavailable is used up by n0, n1, n2, n3, n4 and 3 more"
+    cordoned = [standing(node, at_work="it is cordoned") for node in others]
+    assert decide(cordoned).message.endswith("; node n4: it is cordoned and 3 more")
+
+
 def test_a_budget_used_up_by_the_policy_itself_is_just_a_roll_out() -> None:
     assert decide([standing("a", Phase.APPLYING), standing("b")], driver=1, others=["x"]).reason == "RollingOut"

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from gpupartition.api.v1alpha1 import Grant, NodeCount, Phase, Purpose
+from gpupartition.domain.wording import SEVERAL, few
 from gpupartition.domain.world import AT_REST
 
 LEDGER_SIZE: Final = 1024  # entries of status.inFlight; more nodes than that at once is nobody's wish
@@ -308,7 +309,7 @@ def _gate(
     taken: _Taken, slots: Mapping[str, int], waiting: Sequence[Standing], chosen: Sequence[str], *, spare: int
 ) -> tuple[str, str]:
     """Why none of the others that wait is chosen, reason and message; `spare`: how many of them are free."""
-    stuck, left = ", ".join(sorted(taken.stuck)[:5]), len(waiting) - len(chosen)
+    stuck, left = few(sorted(taken.stuck), SEVERAL), len(waiting) - len(chosen)
     moving = taken.down.union(chosen, taken.beginners) - taken.stuck
     if not left and not moving and stuck:
         return "RolloutHalted", f"all nodes are done but {stuck}"
@@ -338,15 +339,17 @@ def _nobody_free(left: int, *, blocked: int, foreign: Mapping[str, str]) -> tupl
 
 
 def _named(nodes: Mapping[str, str]) -> str:
-    return "; ".join(f"node {node}: {why}" for node, why in sorted(nodes.items())[:5])
+    return few([f"node {node}: {why}" for node, why in sorted(nodes.items())], SEVERAL, between="; ")
 
 
 def _used_up(slots: Mapping[str, int], *, moving: set[str], away: Mapping[str, str], elsewhere: set[str]) -> str:
     """Whose budget is used up by nodes that this policy does not change; "" when none is."""
     if slots["RollingOut"] <= 0 and moving and moving <= set(away):
         if all(away[node] == "not Ready" for node in moving):
-            return f"spec.rollout.maxUnavailable is used up by {', '.join(sorted(moving)[:5])}, not Ready for other reasons"
+            return (
+                f"spec.rollout.maxUnavailable is used up by {few(sorted(moving), SEVERAL)}, not Ready for other reasons"
+            )
         return f"spec.rollout.maxUnavailable is used up by others: {_named({n: away[n] for n in moving})}"
     if slots["BudgetExhausted"] <= 0 and slots["RollingOut"] > 0 and elsewhere:
-        return f"the driver's maxUnavailable is used up by {', '.join(sorted(elsewhere)[:5])}"
+        return f"the driver's maxUnavailable is used up by {few(sorted(elsewhere), SEVERAL)}"
     return ""

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 MOST: Final = 3
+SEVERAL: Final = 5
+"""For a policy's conditions, which are all that many people see of its nodes."""
 
 
-def few(words: Sequence[str], most: int = MOST) -> str:
+def few(words: Sequence[str], most: int = MOST, *, between: str = ", ") -> str:
     """`a, b, c and 2 more`."""
     more = f" and {len(words) - most} more" if len(words) > most else ""
-    return ", ".join(words[:most]) + more
+    return between.join(words[:most]) + more
 
 
 def path_of(where: Iterable[int | str]) -> str:
