@@ -252,7 +252,7 @@ async def test_a_disruption_budget_holds_is_named_and_lets_the_roll_out_go_on_wh
     await blocked(cluster, "EvictionBlocked", pod=name, pdb=f"{where.user}/always-one", node=where.nodes[0])
     body = await said(cluster, POLICY, "Ready", "False", "EvictionBlocked")
     message = next(c["message"] for c in body["status"]["conditions"] if c["type"] == "Ready")
-    assert f"pod {name}, whose eviction is refused by PodDisruptionBudget {where.user}/always-one" in message
+    assert f"pod {name} (EvictionBlocked by PodDisruptionBudget {where.user}/always-one)" in message
     assert {e["responseStatus"]["code"] for e in evictions(cluster)} == {429}
     assert await is_there(cluster, where, pod)
     await cluster.client.delete(PDBS, "always-one", namespace=where.user)
@@ -332,7 +332,7 @@ async def test_a_node_that_cannot_be_drained_in_time_is_opened_again_and_halts_t
         await at_rest(cluster)
     (failed,) = body["status"]["failedNodes"]
     assert (failed["node"], failed["reason"]) == (where.nodes[0], "DrainingFailed")
-    assert f"EvictionBlocked by {where.user}/keeps-0" in failed["message"]
+    assert f"EvictionBlocked by PodDisruptionBudget {where.user}/keeps-0" in failed["message"]
     assert history.phases(where.nodes[0])[-2:] == ["Aborting", "RolledBack"]
     assert history.phases(where.nodes[1]) == ["Pending"]
     assert history.assignments(where.nodes[0]) == [None]

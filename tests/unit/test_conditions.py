@@ -153,10 +153,14 @@ def test_stalled_names_where_why_and_what_to_do(of: Rollout, words: str) -> None
         (rollout(DONE, MOVING, deleting=True), "waits until its nodes are at rest: b"),
         (
             rollout(KEPT),
-            "node h waits for claim team/claim of pod team/pod, whose eviction is refused by PodDisruptionBudget team/web",
+            "node h waits for claim team/claim of pod team/pod (EvictionBlocked by PodDisruptionBudget team/web)",
         ),
         (rollout(DONE, DRIFTED), "node d published the wanted layout and no longer does: x"),
         (rollout(conflicts=["x", "y"]), "also claimed by another policy: x, y; narrow one of the selectors"),
+        (
+            rollout(conflicts=[*"qrstuvw"], rivals=["b"]),
+            "also claimed by policy b: q, r, s, t, u and 2 more; narrow one of the selectors",
+        ),
         (rollout(conflicts=["x"], rivals=["b"]), "also claimed by policy b: x; narrow one of the selectors"),
         (rollout(WAITING, spec=OBSERVE, would_change=1), "1 of 1 nodes would change; nothing is touched"),
         (rollout(DONE, WAITING, reason="LimitReached"), "1 node is verified, as many as spec.rollout.limit allows"),

@@ -126,6 +126,13 @@ def test_a_node_whose_holders_stay_counts_as_failed_where_the_policy_says_so() -
     assert must(state, replace(free, retry="tuesday")).phase is Phase.PENDING
 
 
+def test_of_many_holders_three_are_named_and_all_the_others_counted() -> None:
+    state, turn = CASES[Phase.DRAINING, SLOW_HOLDERS + HALTED]
+    crowd = [holder(claim=f"team/c{number:02}") for number in range(50)]
+    after = must(state, replace(turn, holders=crowd))
+    assert after.message.endswith(" and claim team/c02 of pod team/c02-pod (Allocated) and 47 more")
+
+
 def test_nobody_counts_as_failed_because_evictions_were_stopped() -> None:
     turn = world(
         after=LONG,

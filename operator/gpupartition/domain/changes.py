@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 from gpupartition.api.v1alpha1 import Assigned, Blocker, Phase, Restart
@@ -13,6 +13,7 @@ from gpupartition.domain.guards import depth, unanswered
 from gpupartition.domain.quiesce import CORDONS
 from gpupartition.domain.retiring import possible, retire
 from gpupartition.domain.steps import step_used
+from gpupartition.domain.wording import MOST
 from gpupartition.domain.world import State, World
 
 Change = Callable[[State, World], State]
@@ -238,16 +239,18 @@ def with_blockers(state: State, world: World) -> State:
     return state if _words(now) == _words(state.blockers) else state.model_copy(update={"blockers": now})
 
 
-def in_the_way(blockers: Sequence[Blocker]) -> str:
-    """Who they are, in words: the first three."""
-    words = [_in_words(blocker) for blocker in blockers[:3]]
-    more = [f"{len(blockers) - 3} more"] if len(blockers) > 3 else []
+def in_the_way(state: State, world: World) -> str:
+    """Who they are, in words: the first three, and how many there are beside them, be it more than a record names."""
+    words = [in_words(blocker) for blocker in blockers_of(state, world)[:MOST]]
+    more = [f"{len(world.holders) - MOST} more"] if len(world.holders) > MOST else []
     return " and ".join(words + more) or "nobody is in the way any more"
 
 
-def _in_words(blocker: Blocker) -> str:
+def in_words(blocker: Blocker) -> str:
+    """Who is in the way, and why."""
     by = f" of pod {blocker.pod}" if blocker.pod else ""
-    return f"claim {blocker.claim}{by} ({blocker.reason}{f' by {blocker.pdb}' if blocker.pdb else ''})"
+    budgets = f" by PodDisruptionBudget {blocker.pdb}" if blocker.pdb else ""
+    return f"claim {blocker.claim}{by} ({blocker.reason}{budgets})"
 
 
 def _words(blockers: list[Blocker]) -> list[tuple[str, ...]]:

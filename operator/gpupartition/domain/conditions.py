@@ -21,11 +21,12 @@ from gpupartition.api.v1alpha1 import (
     Suspended,
 )
 from gpupartition.domain.backend import Turn
+from gpupartition.domain.changes import in_words
 from gpupartition.domain.destination import STRANDED
 from gpupartition.domain.drift import brake, is_drifting
 from gpupartition.domain.patience import out_of_patience, patience_ends
-from gpupartition.domain.rollout import UNREADABLE, Rollout, Verdict, blockers, count, failures, in_words
-from gpupartition.domain.wording import few
+from gpupartition.domain.rollout import UNREADABLE, Rollout, Verdict, blockers, count, failures
+from gpupartition.domain.wording import SEVERAL, few
 from gpupartition.domain.world import AT_REST
 
 # While nodes are left and one of these is the reason, the roll-out goes on by itself.
@@ -53,7 +54,7 @@ def verdict(rollout: Rollout) -> Verdict:
     if found is not None:
         return found
     if rollout.astray:
-        message = f"verified, and publishing something else at the moment: {', '.join(rollout.astray[:5])}"
+        message = f"verified, and publishing something else at the moment: {few(rollout.astray, SEVERAL)}"
         return Verdict(ready=False, reason="RollingOut", message=message, reconciling=True)
     counts, admission = count(rollout), rollout.admission
     at_rest = not _busy(rollout)
@@ -65,8 +66,8 @@ def verdict(rollout: Rollout) -> Verdict:
     if admission.reason in BY_PEOPLE:
         return Verdict(ready=False, reason=admission.reason, message=admission.message)
     if rollout.conflicts:
-        rival = f"policy {', '.join(rollout.rivals[:5])}" if rollout.rivals else "another policy"
-        message = f"also claimed by {rival}: {', '.join(rollout.conflicts[:5])}; narrow one of the selectors"
+        rival = f"policy {few(rollout.rivals, SEVERAL)}" if rollout.rivals else "another policy"
+        message = f"also claimed by {rival}: {few(rollout.conflicts, SEVERAL)}; narrow one of the selectors"
         return Verdict(ready=False, reason="Conflict", message=message, reconciling=True)
     if admission.reason == "LimitReached" and at_rest:
         some = "1 node is" if counts.up_to_date == 1 else f"{counts.up_to_date} nodes are"
@@ -100,7 +101,7 @@ def _besides(rollout: Rollout, counts: NodeCounts) -> Iterator[str]:
     if leaving:
         yield f"no longer wanted, and brought to rest first: {few(leaving)}"
     if counts.failed:
-        yield f"{counts.failed} failed: {', '.join(f.node for f in failures(rollout)[:5])}"
+        yield f"{counts.failed} failed: {few([f.node for f in failures(rollout)], SEVERAL)}"
     yield _unreadable(rollout)
 
 
@@ -177,7 +178,7 @@ def _terminating(rollout: Rollout) -> Verdict:
     busy = sorted(name for name, record in rollout.records.items() if record.phase not in AT_REST)
     failed = [name for name in busy if _is_left_to_people(rollout, name)]
     stalled = bool(failed) and failed == busy and not rollout.admission.nodes and not _goes_on(rollout)
-    told = [] if stalled else [f"waits until its nodes are at rest{': ' if busy else ''}{', '.join(busy[:5])}"]
+    told = [] if stalled else [f"waits until its nodes are at rest{': ' if busy else ''}{few(busy, SEVERAL)}"]
     if failed:
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         told.append(
@@ -228,7 +229,7 @@ def _degraded(rollout: Rollout) -> str:
     lacking = sorted(n for n, r in rollout.records.items() if r.reason == "HardwareDegraded")
     if not lacking:
         return ""
-    return f", {len(lacking)} without all of their GPUs: {', '.join(lacking[:5])}"
+    return f", {len(lacking)} without all of their GPUs: {few(lacking, SEVERAL)}"
 
 
 def _recovers(rollout: Rollout, node: str) -> str:

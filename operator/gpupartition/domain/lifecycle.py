@@ -91,7 +91,7 @@ def _why(way: Exit, state: State, changed: State, world: World) -> tuple[str, st
     if undoing and way.to in undone:
         return state.reason, cause(state)
     if way.to is Phase.ABORTING and changed.outcome is Phase.ROLLED_BACK:
-        return f"{state.phase}Failed", f"{way.note}: {in_the_way(changed.blockers)}"
+        return f"{state.phase}Failed", f"{way.note}: {in_the_way(state, world)}"
     if way.to not in {Phase.ROLLING_BACK, Phase.FAILED}:
         return "", way.note
     found = lacking(world.observed, expected_pool(state))

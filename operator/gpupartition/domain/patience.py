@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from gpupartition.api.v1alpha1 import NodeStateStatus, Phase, PolicyStatus
 from gpupartition.domain import windows
 from gpupartition.domain.admission import paused_until
-from gpupartition.domain.rollout import Rollout, Verdict, blockers, in_words
+from gpupartition.domain.changes import in_words
+from gpupartition.domain.rollout import Rollout, Verdict, blockers
 
 
 def patience_ends(

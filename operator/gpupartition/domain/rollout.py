@@ -83,10 +83,3 @@ def blockers(rollout: Rollout) -> list[tuple[str, Blocker]]:
     return sorted(
         found, key=lambda each: (each[1].since is None, each[1].since, each[1].node, each[1].claim, each[1].device)
     )
-
-
-def in_words(blocker: Blocker) -> str:
-    """Who is in the way, for people."""
-    by = f" of pod {blocker.pod}" if blocker.pod else ""
-    budgets = f", whose eviction is refused by PodDisruptionBudget {blocker.pdb}" if blocker.pdb else ""
-    return f"claim {blocker.claim}{by}{budgets}"
