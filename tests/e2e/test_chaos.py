@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from testbed.admin import Admin
 from tests.e2e.chaos import Round
 from tests.e2e.rollout import site
 from tests.e2e.servers import one_more
-
-from gpupartition.kube import Client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -30,15 +29,15 @@ NODES: Final = 4
 
 
 @pytest.fixture(scope="module")
-async def bystander(controlplane: ControlPlane) -> AsyncIterator[Client]:
+async def bystander(controlplane: ControlPlane) -> AsyncIterator[Admin]:
     """A client of an API server of its own, which goes on when the other one crashes."""
-    async with one_more(controlplane) as admin, Client.connect(admin, user_agent="testbed") as client:
+    async with one_more(controlplane) as admin, Admin.connect(admin, user_agent="testbed") as client:
         yield client
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + ROUNDS))
 async def test_what_must_always_hold_holds_and_calm_brings_rest(
-    cluster: Cluster, bystander: Client, tmp_path: Path, seed: int
+    cluster: Cluster, bystander: Admin, tmp_path: Path, seed: int
 ) -> None:
     cluster.client = bystander
     played = Round(cluster=cluster, site=await site(cluster, NODES), seed=seed, folder=tmp_path)
