@@ -12,8 +12,7 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from gpupartition.domain.backend import Refused
-from gpupartition.domain.mig import PROFILE_NAME, GpuModel, Profile, model_of, same_shape
+from gpupartition.domain.mig import PROFILE_NAME, GpuModel, Profile, find, same_shape
 from gpupartition.domain.mig_layouts import place
 from gpupartition.tables import mig
 
@@ -80,10 +79,7 @@ class Gpu:
     @property
     def model(self) -> GpuModel | None:
         """Into what it can be cut; None for a GPU that cannot be cut."""
-        try:
-            return model_of(self.product, mig.builtin(), "")
-        except Refused:
-            return None
+        return find(self.product, mig.builtin())
 
     @property
     def counts(self) -> dict[str, int]:

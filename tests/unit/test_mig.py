@@ -123,6 +123,13 @@ def test_a_product_like_no_other_is_refused_too() -> None:
         mig.model_of("", tables.builtin(), at="GPU 0")
 
 
+def test_a_product_that_is_spelled_as_a_model_is_called_is_that_model_unless_another_is_sold_so() -> None:
+    named_so = replace(A30, name="H100-80GB")
+    assert mig.find("h100 80gb", [named_so, H100]) == named_so
+    assert mig.find("h100 80gb", [named_so, replace(H100, products=("NVIDIA H100-80GB",))]) != named_so
+    assert mig.find("H300", tables.builtin()) is None
+
+
 SHAPES = [
     ("7g.79gb", "7g.80gb", True),
     ("1g.23gb", "1g.24gb", True),

@@ -13,8 +13,8 @@ from gpupartition.backends.slices import slice_name
 from gpupartition.domain.backend import Cluster, Config, Problem, Refused
 from gpupartition.domain.counters import slug
 from gpupartition.domain.effects import Effect
-from gpupartition.domain.mig import plain_product
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.products import plain_product
 from gpupartition.names import DRAWING, FINGERPRINT, LAYOUT, STEP
 
 GI = 1024**3

@@ -125,8 +125,7 @@ def cuts_for(layouts: Sequence[Layout], gpus: Gpus, now: Cuts, models: Sequence[
 @lru_cache(maxsize=1024)
 def product_of(gpu: AmdGpu, models: Sequence[AmdModel]) -> Product:
     """What the GPU is sold as, with its model."""
-    model = model_of(gpu.product, models)
-    return Product(gpu.product, model.name if model is not None else "")
+    return Product.of(gpu.product, model_of(gpu.product, models))
 
 
 def _mode(layout: Layout) -> Mode | None:

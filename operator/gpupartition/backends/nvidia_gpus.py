@@ -13,9 +13,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 from gpupartition.backends.installed import no_table, tables_in, with_tables
-from gpupartition.domain.backend import Cluster, Problem, Refused
+from gpupartition.domain.backend import Cluster, Problem
 from gpupartition.domain.gpus import MAX_GPUS
-from gpupartition.domain.mig import GpuModel, model_of
+from gpupartition.domain.mig import GpuModel, find
 from gpupartition.domain.mig_layouts import place
 from gpupartition.domain.objects import Object
 from gpupartition.domain.pool import Device, Pool
@@ -75,19 +75,15 @@ class Table:
     _kinds: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def model(self, product: str) -> GpuModel | None:
-        """The model that is sold under this name; None if none is known."""
+        """The model that is sold under this name, or called so; None if none is known."""
         if product not in self._models:
-            try:
-                self._models[product] = model_of(product, self.models, at="")
-            except Refused:
-                self._models[product] = None
+            self._models[product] = find(product, self.models)
         return self._models[product]
 
     def product(self, name: str) -> Product:
         """The product of this name, with its model."""
         if name not in self._products:
-            model = self.model(name)
-            self._products[name] = Product(name, model.name if model is not None else "")
+            self._products[name] = Product.of(name, self.model(name))
         return self._products[name]
 
     def kind(self, product: str, profile: str) -> str:

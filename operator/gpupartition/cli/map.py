@@ -126,15 +126,12 @@ async def look(client: Client, node: str = "", selector: str = "") -> list[NodeM
 @lru_cache
 def memory_slices(product: str) -> int:
     """Into how many the memory of a product is cut, as the tables know it."""
-    from gpupartition.domain.backend import Refused
     from gpupartition.domain.gpumap import MEMORY_SLICES
-    from gpupartition.domain.mig import model_of
+    from gpupartition.domain.mig import find
     from gpupartition.tables import mig
 
-    try:
-        return model_of(product, mig.builtin(), at="").memory_slices
-    except Refused:
-        return MEMORY_SLICES
+    model = find(product, mig.builtin())
+    return model.memory_slices if model is not None else MEMORY_SLICES
 
 
 # ------------------------------------------------------------------------------------------------------------------------ forms

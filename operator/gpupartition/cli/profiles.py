@@ -49,7 +49,7 @@ def look_up(product: str) -> list[Model]:
     from difflib import get_close_matches
 
     from gpupartition.domain.amd_modes import model_of
-    from gpupartition.domain.mig import comparable
+    from gpupartition.domain.products import comparable
     from gpupartition.tables import amd, mig
 
     models: list[Model] = [*mig.builtin(), *amd.builtin()]

@@ -11,9 +11,9 @@ from gpupartition.domain import quantity
 from gpupartition.domain.backend import Problem, Refused
 from gpupartition.domain.counters import FULL
 from gpupartition.domain.gpus import MAX_GPUS, MIB, Gpu, Partition
-from gpupartition.domain.mig import plain_product
 from gpupartition.domain.objects import Object
 from gpupartition.domain.pool import Amounts
+from gpupartition.domain.products import plain_product
 from gpupartition.domain.tabled import Tables, tabled
 
 _AT: Final = "spec.publish.inventory.gpus"

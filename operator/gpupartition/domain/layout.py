@@ -48,7 +48,7 @@ def compile_pool(gpus: Sequence[Gpu], layouts: Sequence[Layout]) -> Pool:
 
 def product_of(gpu: Gpu) -> Product:
     """What the GPU is called, by what it is sold as and by the model that a table knows."""
-    return Product(gpu.product, gpu.model.name if gpu.model is not None else "")
+    return Product.of(gpu.product, gpu.model)
 
 
 def counter_set(gpu: Gpu) -> str:

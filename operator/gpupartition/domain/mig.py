@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from gpupartition.domain.backend import Problem, Refused
+from gpupartition.domain.products import comparable
 
 COMPUTE: Final = "compute slices"  # the g of a profile's name; the driver publishes no counter for them
 PROFILE_NAME: Final = r"^(?P<slices>[1-9]\d?)g\.(?P<gb>[1-9]\d{0,3})gb(?P<extras>([+-][a-z]+(\.[a-z]+)*)*)$"
@@ -155,13 +156,19 @@ def preset(model: GpuModel, name: str, at: str) -> Preset:
 # ------------------------------------------------------------------------------------------------------------------------ products
 
 
-def model_of(product: str, models: Sequence[GpuModel], at: str) -> GpuModel:
-    """The first model that is sold as this product, spelled as the driver or as a node label spells it. Raises Refused (UnknownProduct)."""
+def find(product: str, models: Sequence[GpuModel]) -> GpuModel | None:
+    """The first model that is sold as this product, spelled as the driver or as a node label spells it, else the one that is called so."""
     wanted = comparable(product)
-    spelled = {comparable(p): (p, model) for model in reversed(models) for p in model.products}
-    if wanted in spelled:
-        return spelled[wanted][1]
-    near = ", ".join(spelled[key][0] for key in get_close_matches(wanted, sorted(spelled), n=_NEAR))
+    sold = (model for model in models if wanted in map(comparable, model.products))
+    return next(sold, None) or next((model for model in models if comparable(model.name) == wanted), None)
+
+
+def model_of(product: str, models: Sequence[GpuModel], at: str) -> GpuModel:
+    """The same. Raises Refused (UnknownProduct) where there is none, with those that are spelled like it."""
+    if (found := find(product, models)) is not None:
+        return found
+    spelled = {comparable(p): p for model in reversed(models) for p in model.products}
+    near = ", ".join(spelled[key] for key in get_close_matches(comparable(product), sorted(spelled), n=_NEAR))
     raise Refused(
         Problem(
             reason="UnknownProduct",
@@ -171,13 +178,3 @@ def model_of(product: str, models: Sequence[GpuModel], at: str) -> GpuModel:
             "as `nvidia-smi mig -lgip` and `-lgipp` print them, to the table of MIG profiles",
         )
     )
-
-
-def comparable(product: str) -> str:
-    """A product as it is compared: "NVIDIA A100-SXM4-40GB" and the label NVIDIA-A100-SXM4-40GB-MIG-1g.5gb are one."""
-    return plain_product(re.sub(r"[\s_-]+", "-", product.strip())).casefold().removeprefix("nvidia-")
-
-
-def plain_product(product: str) -> str:
-    """The product without what GPU feature discovery appends while the GPU is cut or shared: those change with the layout."""
-    return product.partition("-MIG-")[0].removesuffix("-SHARED")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpupartition.api.v1alpha1 import Layout, Match
 from gpupartition.domain.backend import Config, Problem
-from gpupartition.domain.mig import comparable
 from gpupartition.domain.wording import few
+
+if TYPE_CHECKING:
+    from gpupartition.domain.amd_modes import AmdModel
+    from gpupartition.domain.mig import GpuModel
 
 _SOME: Final = 5  # as many products as a sentence has room for
 
@@ -25,14 +29,25 @@ class Product:
     def __str__(self) -> str:
         return f"{self.name} (model {self.model})" if self.model else self.name
 
+    @classmethod
+    def of(cls, name: str, model: GpuModel | AmdModel | None) -> Product:
+        """The same, from what a table knows it as."""
+        return cls(name, model.name if model is not None else "")
+
     def is_called(self, name: str) -> bool:
         """Whether a policy may call it so."""
-        return _plain(name) in {_plain(own) for own in (self.name, self.model) if own}
+        return comparable(name) in {comparable(own) for own in (self.name, self.model) if own}
 
 
 @lru_cache(maxsize=4096)
-def _plain(name: str) -> str:
-    return comparable(name)
+def comparable(product: str) -> str:
+    """A product as it is compared: "NVIDIA A100-SXM4-40GB" and the label NVIDIA-A100-SXM4-40GB-MIG-1g.5gb are one."""
+    return plain_product(re.sub(r"[\s_-]+", "-", product.strip())).casefold().removeprefix("nvidia-")
+
+
+def plain_product(product: str) -> str:
+    """The product without what GPU feature discovery appends while the GPU is cut or shared: those change with the layout."""
+    return product.partition("-MIG-")[0].removesuffix("-SHARED")
 
 
 def means(match: Match, product: Product, number: int) -> bool:

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from math import lcm
 from typing import Any, Final
 
+from gpupartition.domain import mig
 from gpupartition.domain.amd_modes import WHOLE, AmdModel, KnownMode, Mode, model_of
 from gpupartition.domain.counters import FULL, slug
 from gpupartition.domain.gpus import MIB, Gpu, Partition
 from gpupartition.domain.mig import COMPUTE, GpuModel, Profile
 from gpupartition.domain.pool import Amounts, Device, Pool
-from gpupartition.domain.products import Product
 
 # kubernetes-sigs/dra-driver-nvidia-gpu, cmd/gpu-kubelet-plugin/partitions.go: each is a capacity too, under its name in camel case.
 ENGINES: Final = ("multiprocessors", "copy-engines", "decoders", "encoders", "jpeg-engines", "ofa-engines")
@@ -36,8 +36,7 @@ class Tables:
 
 def tabled(product: str, memory: int, tables: Tables) -> Gpu | None:
     """A GPU of this product, or of a model that is called so; None where no table knows it. It has no more than `memory` bytes."""
-    mig = (m for m in tables.mig if any(Product(name).is_called(product) for name in (m.name, *m.products)))
-    if (of_nvidia := next(mig, None)) is not None:
+    if (of_nvidia := mig.find(product, tables.mig)) is not None:
         return _mig(of_nvidia, product, memory)
     of_amd = model_of(product, tables.amd)
     return _amd(of_amd, product, memory) if of_amd is not None else None

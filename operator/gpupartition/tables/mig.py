@@ -19,6 +19,7 @@ from gpupartition.domain import mig
 from gpupartition.domain.backend import Problem, Refused
 from gpupartition.domain.mig import GpuModel
 from gpupartition.domain.mig_layouts import Counts, more_ways_than, told, why_not
+from gpupartition.domain.products import comparable
 from gpupartition.domain.wording import path_of
 
 MAX_SLICES: Final = 16  # hardware has up to 12 memory slices; each doubles what a search may have to look at
@@ -166,7 +167,7 @@ def _fields(path: Sequence[int | str]) -> str:
 
 def _contradictions(table: Table) -> Iterator[Found]:
     yield from _twice("gpus[{}].name", [(row.name, (n,)) for n, row in enumerate(table.gpus)])
-    products = [(mig.comparable(p), (n, k)) for n, row in enumerate(table.gpus) for k, p in enumerate(row.products)]
+    products = [(comparable(p), (n, k)) for n, row in enumerate(table.gpus) for k, p in enumerate(row.products)]
     yield from _twice("gpus[{}].products[{}]", products)
     for number, row in enumerate(table.gpus):
         at = f"gpus[{number}]"
