@@ -13,6 +13,7 @@ from typing import Final
 from gpupartition.api.v1alpha1 import Layout, LayoutType, SharingMode
 from gpupartition.backends import plugin_template as plugin
 from gpupartition.backends.plugin_template import Settings
+from gpupartition.backends.slices import MAX_COUNTER_SETS, MAX_DEVICES
 from gpupartition.domain.backend import Problem
 from gpupartition.domain.objects import Object
 from gpupartition.domain.pool import Device, Pool
@@ -21,11 +22,6 @@ from gpupartition.names import LAYOUT
 MEMORY: Final = 80 * 1024**3  # bytes of every GPU that the driver simulates (internal/profiles/gpu/gpu.go, v0.4.0)
 COMPUTE: Final = 100  # of which a part has its share, in the same file
 GI: Final = 1024**3
-
-# The API's limits that the driver runs into, because it puts all counter sets into one slice and all devices into another
-# (k8s.io/api resource/v1 types.go, 1.35 to 1.37: ResourceSliceMaxCounterSets, ...MaxDevicesWithAdvancedFeatures).
-MAX_COUNTER_SETS: Final = 8
-MAX_DEVICES: Final = 64
 
 
 @lru_cache(maxsize=256)
@@ -114,6 +110,7 @@ def _part_problems(layout: Layout, gpus: int, at: str) -> Iterator[Problem]:
             why="this driver always offers the whole GPU beside its parts",
             fix="leave it out or set it to true",
         )
+    # The driver puts all counter sets of a node into one slice, and all devices into another.
     if gpus > MAX_COUNTER_SETS:
         yield Problem(
             reason="TooManyGpus",
