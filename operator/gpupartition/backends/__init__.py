@@ -1,4 +1,4 @@
-"""How each driver is configured and what it publishes: one file per driver type, all behind domain/backend.py."""
+"""How each driver is configured and what it publishes: the backend of each driver type, all of them behind domain/backend.py."""
 
 from __future__ import annotations
 
