@@ -124,11 +124,11 @@ def pod(
     owner: str = BASE, name: str = "p1", *, ready: bool = True, ending: bool = False, revision: str = "r1"
 ) -> dict[str, Any]:
     labels = {"controller-revision-hash": revision} | ({DRIVER: BASE} if owner != BASE else {})
-    metadata = {"name": name, "uid": f"uid-{name}", "labels": labels, "ownerReferences": [owned_by(owner)]}
+    metadata = {"namespace": "gpu-driver", "name": name, "uid": f"uid-{name}", "labels": labels}
     if ending:
         metadata["deletionTimestamp"] = "2030-01-01T00:00:00Z"
     return {
-        "metadata": metadata,
+        "metadata": metadata | {"ownerReferences": [owned_by(owner)]},
         "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": str(ready)}]},
     }
 

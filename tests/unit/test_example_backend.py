@@ -362,6 +362,10 @@ def test_a_variants_pod_runs_the_fingerprint_that_the_variant_is_named_by() -> N
     assert back.objects == config.objects
 
 
+STRANGERS = {"namespace": "gpu-driver", "name": "x", "uid": "x", "ownerReferences": [owned_by("x")]}
+STRANGER = pod("somebody-elses", "x") | {"metadata": STRANGERS}
+
+
 @pytest.mark.parametrize(
     ("pods", "ready", "plugin"),
     [
@@ -372,7 +376,7 @@ def test_a_variants_pod_runs_the_fingerprint_that_the_variant_is_named_by() -> N
         ([pod(ending=True)], False, None),
         ([pod("plugin-old", "p0")], False, None),
         ([], False, None),
-        ([pod(), pod("somebody-elses", "x") | {"metadata": {"name": "x", "uid": "x", "ownerReferences": [owned_by("x")]}}], True, "p1"),
+        ([pod(), STRANGER], True, "p1"),
     ],
     ids=["ready", "starting", "variant ending", "former ending", "ending", "only a variant's", "none", "a stranger beside"],
 )  # fmt: skip

@@ -423,6 +423,12 @@ def test_a_driver_whose_pod_is_not_up_is_not_ready() -> None:
     assert "kubelet-plugin" in seen.complaint
 
 
+def test_a_pod_of_that_name_in_another_namespace_is_another_drivers() -> None:
+    stranger = pod("elsewhere", "kubelet-plugin", ready=False, uid="stranger")
+    seen = observed(facts(*EIGHT, pods=[stranger, PLUGIN]))
+    assert (seen.plugin, seen.ready) == (PLUGIN, True)
+
+
 def test_a_label_of_the_gpu_operator_itself_runs_what_whole_is() -> None:
     wanted = compiled(whole(), on=facts(*EIGHT))
     assert observed(facts(*EIGHT)).running == wanted.fingerprint

@@ -23,7 +23,6 @@ from gpupartition.backends.example_limits import installation_problems, layout_p
 from gpupartition.backends.node_label import OnNode, label_of, step_of
 from gpupartition.backends.plugin_pods import (
     base_label,
-    find,
     plugin_pod,
     running_template,
     variant_name,
@@ -109,7 +108,9 @@ class ExampleDriver(OnNode):
         """
         assignment = label_of(facts.node, LAYOUT)
         base = _spec(driver).daemon_set
-        assigned = find(cluster, base.name if assignment is None else variant_name(base.name, assignment))
+        assigned = cluster.daemon_set(
+            base.namespace, base.name if assignment is None else variant_name(base.name, assignment)
+        )
         pod = plugin_pod(base, facts, assignment)
         running = running_template(pod, cluster)
         template = running if pod is not None else assigned and assigned["spec"]["template"]
@@ -179,7 +180,7 @@ def _spec(driver: DriverSpec) -> ExampleDriverSpec:
 
 def _base(driver: DriverSpec, cluster: Cluster) -> Object:
     ref = _spec(driver).daemon_set
-    found = find(cluster, ref.name)
+    found = cluster.daemon_set(ref.namespace, ref.name)
     if found is None:
         raise Refused(
             Problem(
@@ -201,14 +202,15 @@ def _at(daemon_set: Object) -> str:
 def _variant(base: Object, template: Mapping[str, Any], cluster: Cluster) -> Config:
     whole = plugin.whole_fingerprint(template)
     layout = fingerprint.short(whole)
-    label = base_label(base["metadata"]["name"])
+    namespace, of = base["metadata"]["namespace"], base["metadata"]["name"]
+    name, label = variant_name(of, layout), base_label(of)
     labels = {LAYOUT: layout, DRIVER: label}
     body = {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
         "metadata": {
-            "name": variant_name(base["metadata"]["name"], layout),
-            "namespace": base["metadata"]["namespace"],
+            "name": name,
+            "namespace": namespace,
             "labels": labels,
             "annotations": {FINGERPRINT: whole},
         },
@@ -218,7 +220,7 @@ def _variant(base: Object, template: Mapping[str, Any], cluster: Cluster) -> Con
             "template": plugin.marked(template, layout, label),
         },
     }
-    present = find(cluster, body["metadata"]["name"])  # type: ignore[index]
+    present = cluster.daemon_set(namespace, name)
     if present is not None:
         _check_unchanged(present, whole)
     return Config(fingerprint=layout, assignment=layout, pool=published(plugin.settings(template)), objects=(body,))

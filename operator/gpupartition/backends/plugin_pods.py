@@ -8,7 +8,7 @@ from typing import Any
 
 from gpupartition.api.v1alpha1 import DaemonSetRef, ObjectRef
 from gpupartition.domain.backend import Cluster, NodeFacts
-from gpupartition.domain.objects import Object
+from gpupartition.domain.objects import Object, controller_of
 from gpupartition.names import DRIVER
 
 Ref = DaemonSetRef | ObjectRef
@@ -26,11 +26,6 @@ def base_label(base: str) -> str:
     return f"{base[:46].rstrip('-.')}-{hashlib.sha256(base.encode()).hexdigest()[:16]}"
 
 
-def find(cluster: Cluster, name: str) -> Object | None:
-    """A DaemonSet of the driver's namespace."""
-    return next((d for d in cluster.daemon_sets if d["metadata"]["name"] == name), None)
-
-
 def plugin_pod(base: Ref, facts: NodeFacts, assignment: str | None) -> Object | None:
     """The pod that belongs to the assignment, unless it is ending."""
     name = _daemon_set(base, assignment)
@@ -38,7 +33,7 @@ def plugin_pod(base: Ref, facts: NodeFacts, assignment: str | None) -> Object | 
         (
             pod
             for pod in _driver_pods(base, facts)
-            if _controller(pod)["name"] == name and "deletionTimestamp" not in pod["metadata"]
+            if controller_of(pod)["name"] == name and "deletionTimestamp" not in pod["metadata"]
         ),
         None,
     )
@@ -48,11 +43,11 @@ def running_template(pod: Object | None, cluster: Cluster) -> Mapping[str, Any] 
     """The template from which the pod was made: its ControllerRevision, not its DaemonSet, which may have moved on."""
     if pod is None:
         return None
-    owner = _controller(pod)
+    owner = controller_of(pod)
     revision = pod["metadata"].get("labels", {}).get("controller-revision-hash")
     name = f"{owner.get('name')}-{revision}"
     found = next((r for r in cluster.controller_revisions if r["metadata"]["name"] == name), None)
-    if found is None or _controller(found).get("uid") != owner.get("uid"):
+    if found is None or controller_of(found).get("uid") != owner.get("uid"):
         return None
     return _template(found)
 
@@ -68,7 +63,7 @@ def _template(revision: Object) -> Mapping[str, Any] | None:
 def why_not_ready(base: Ref, facts: NodeFacts, assignment: str | None, cluster: Cluster) -> str:
     """Why the assigned driver is not up; "" when its pod is Ready and alone: a former pod that still ends could publish once more."""
     name = _daemon_set(base, assignment)
-    if find(cluster, name) is None:
+    if cluster.daemon_set(base.namespace, name) is None:
         return f"its driver pod is not there: there is no DaemonSet {base.namespace}/{name}"
     pod = plugin_pod(base, facts, assignment)
     if pod is None:
@@ -84,19 +79,15 @@ def _daemon_set(base: Ref, assignment: str | None) -> str:
     return base.name if assignment is None else variant_name(base.name, assignment)
 
 
-def _controller(thing: Object) -> Mapping[str, Any]:
-    owners = thing["metadata"].get("ownerReferences", ())
-    return next((o for o in owners if o.get("controller")), {})
-
-
 def _driver_pods(base: Ref, facts: NodeFacts) -> list[Object]:
     """The pods of the base and of its variants on the node, those that are ending included; pods that have ended are gone."""
     return [
         pod
         for pod in facts.pods
-        if _controller(pod).get("kind") == "DaemonSet"
+        if pod["metadata"]["namespace"] == base.namespace
+        and controller_of(pod).get("kind") == "DaemonSet"
         and (
-            _controller(pod)["name"] == base.name
+            controller_of(pod)["name"] == base.name
             or pod["metadata"].get("labels", {}).get(DRIVER) == base_label(base.name)
         )
         and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")

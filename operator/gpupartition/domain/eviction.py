@@ -10,6 +10,7 @@ from typing import Any, Final
 from gpupartition import names
 from gpupartition.api.v1alpha1 import Drain, DrainMode
 from gpupartition.domain.holders import Holder
+from gpupartition.domain.objects import controller_of
 from gpupartition.domain.selector import fits, matches
 
 Pod = Mapping[str, Any]
@@ -71,7 +72,7 @@ def _is_mirror(pod: Occupant, _: Drain) -> bool:
 
 
 def _is_of_daemon_set(pod: Occupant, _: Drain) -> bool:
-    return _controller(pod.body).get("kind") == "DaemonSet"
+    return controller_of(pod.body).get("kind") == "DaemonSet"
 
 
 def _asks_for_peace(pod: Occupant, _: Drain) -> bool:
@@ -84,7 +85,7 @@ def _is_to_complete(pod: Occupant, drain: Drain) -> bool:
 
 
 def _has_no_controller(pod: Occupant, drain: Drain) -> bool:
-    return not drain.force and not _controller(pod.body)
+    return not drain.force and not controller_of(pod.body)
 
 
 def _has_empty_dir(pod: Occupant, drain: Drain) -> bool:
@@ -168,8 +169,3 @@ def _selects(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> b
         return False
     required = ((r["key"], r["operator"], r.get("values", [])) for r in selector.get("matchExpressions", ()))
     return fits(selector.get("matchLabels", {}), required, labels)
-
-
-def _controller(pod: Pod) -> Mapping[str, Any]:
-    owners = pod["metadata"].get("ownerReferences", ())
-    return next((owner for owner in owners if owner.get("controller")), {})

@@ -12,6 +12,12 @@ Object = Mapping[str, Any]
 """As it was read: nobody writes into it."""
 
 
+def controller_of(thing: Object) -> Mapping[str, Any]:
+    """The one of its owners that makes and replaces it, such as a pod's DaemonSet; {} where there is none."""
+    owners = thing["metadata"].get("ownerReferences", ())
+    return next((owner for owner in owners if owner.get("controller")), {})
+
+
 def as_text(value: Any) -> str:
     """As JSON with its keys in order: what is equal is the same text."""
     try:
