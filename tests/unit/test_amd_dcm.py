@@ -390,13 +390,13 @@ def test_a_config_map_tells_of_other_products_and_replaces_known_ones() -> None:
     [
         (None, "TableMissing", "spec.amdDcm.tables", "there is no ConfigMap kube-amd-gpu/more", "create it"),
         ("{", "TableInvalid", "more", "it is neither YAML nor JSON", "correct it"),
-        ("gpus: [{name: MI1}]", "TableInvalid", "gpus[0].partitions", "cannot be", "field required"),
+        ("gpus: [{name: MI1}]", "TableInvalid", "gpus[0].partitions", "it is missing", "add it"),
         (
             TABLE.replace("CPX/NPS1]", "CPX]"),
             "TableInvalid",
             "gpus[0].validated[1]",
-            "'CPX' cannot be",
-            "should match pattern",
+            "'CPX' is not a mode",
+            "such as CPX/NPS1",
         ),
         (
             TABLE.replace("SPX/NPS1,", "SPX/NPS1, SPX/NPS1,"),

@@ -123,11 +123,11 @@ def test_every_row_of_the_table_says_where_it_is_from() -> None:
         ({"validated": ["SPX/NPS1", "SPX/NPS1"]}, "MI300X has SPX/NPS1 2 times"),
         ({"allowed": ["SPX/NPS1"]}, "MI300X has SPX/NPS1 2 times"),
         ({"allowed": ["TPX/NPS1"]}, "partitions do not say into how many"),
-        ({"allowed": ["CPX-NPS1"]}, "should match pattern"),
+        ({"allowed": ["CPX-NPS1"]}, "'CPX-NPS1' is not a mode; write the compute mode and the memory mode"),
         ({"partitions": {"SPX": "1"}}, "valid integer"),
         ({"sources": ["hearsay"]}, "there is no source hearsay"),
         ({"name": "MI325X"}, "MI325X is there 2 times"),
-        ({"speed": 1}, "extra inputs are not permitted"),
+        ({"speed": 1}, "there is no such field; leave it out, or use one of name, partitions, validated"),
     ],
 )
 def test_a_table_that_contradicts_itself_is_refused(change: dict[str, Any], says: str) -> None:
@@ -145,7 +145,7 @@ def test_the_table_that_the_page_shows_is_one_and_what_is_refused_is_refused_so(
     (model,) = amd.parse(yaml.safe_load(text), at="the page")
     assert [known.mode.told for known in model.modes] == ["SPX/NPS1", "DPX/NPS1", "CPX/NPS1"]
     for said, wrong in (
-        (r"gpus\[0\].validated\[0\]: 'CPX' cannot be", text.replace("[SPX/NPS1, DPX/NPS1]", "[CPX]")),
+        (r"gpus\[0\].validated\[0\]: 'CPX' is not a mode", text.replace("[SPX/NPS1, DPX/NPS1]", "[CPX]")),
         ("MI999X has CPX/NPS1 2 times; name each mode once", text.replace("[SPX/NPS1, ", "[CPX/NPS1, ")),
         ("partitions do not say into how many that is; add it there", text.replace(", CPX: 16", "")),
     ):

@@ -333,6 +333,7 @@ WRONG: list[tuple[str, Any, str, str, str]] = [
     ("memorySlices", 5, "gpus[0].profiles", "no profile takes all 5 memory slices, so that it is not known what the whole GPU has", "add it"),
     ("memory", 4, "gpus[0].memory", "there is no such field", "leave it out, or use one of name, products, architecture, memorySlices, "),
     ("confidence", "sure", "gpus[0].confidence", "'sure' cannot be", "it should be 'high', 'medium' or 'low'"),
+    ("pciIds", ["2330"], "gpus[0].pciIds[0]", "'2330' is not a device with its vendor", "write both in one, such as 0x233010DE"),
     ("products", [], "gpus[0].products", "[] cannot be", "list should have at least 1 item"),
     ("products", ["NVIDIA X", "X"], "gpus[0].products[1]", "x is there before", "name each once"),
     ("balanced", {"1g.8gb": 5}, "gpus[0].balanced", "5 x 1g.8gb cannot be: 5 x 1g.8gb are too many: L900 has room for 4", "correct it"),

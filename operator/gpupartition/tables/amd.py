@@ -8,33 +8,32 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from gpupartition.domain.amd_modes import AmdModel, KnownMode, Mode, Trust
-from gpupartition.domain.backend import Problem, Refused
-from gpupartition.domain.wording import path_of
+from gpupartition.tables.rows import Forms, Row, Text, read
 
+_WORD: Final = r"^[A-Z0-9]+$"
+_COMPUTE: Final = r"^[SDTQC]PX$"
 _MODE: Final = r"^[SDTQC]PX/NPS[1248]$"
+_FORMS: Final[Forms] = {
+    _WORD: ("a word of a product's name", "write one of capitals and digits, such as MI300X"),
+    _COMPUTE: ("a compute mode", "write SPX, DPX, TPX, QPX or CPX"),
+    _MODE: ("a mode", "write the compute mode and the memory mode, such as CPX/NPS1"),
+}
 
-Text = Annotated[str, Field(min_length=1, max_length=512)]
-Compute = Annotated[str, Field(pattern=r"^[SDTQC]PX$")]
+Compute = Annotated[str, Field(pattern=_COMPUTE)]
 ModeName = Annotated[str, Field(pattern=_MODE)]
 
 
-class _Row(BaseModel):
-    # Strict: a "7" in JSON is not 7.
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class GpuRow(_Row):
+class GpuRow(Row):
     """GPUs that have the same modes."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Z0-9]+$", max_length=16)]
+    name: Annotated[str, Field(pattern=_WORD, max_length=16)]
     """The word in the product's name."""
     partitions: Annotated[dict[Compute, Annotated[int, Field(ge=1, le=16)]], Field(min_length=1)]
     """How many partitions a GPU has in which compute mode."""
@@ -69,7 +68,7 @@ class GpuRow(_Row):
         )
 
 
-class Table(_Row):
+class Table(Row):
     """The document."""
 
     sources: dict[str, Text] = {}
@@ -97,16 +96,4 @@ def builtin() -> tuple[AmdModel, ...]:
 
 def parse(document: Any, at: str) -> tuple[AmdModel, ...]:
     """The GPUs of a table, which is given as read from JSON or YAML. `at` says where it stands. Raises Refused with all that is wrong."""
-    try:
-        return tuple(row.model() for row in Table.model_validate(document).gpus)
-    except ValidationError as error:
-        raise Refused(*(_misread(e, at) for e in error.errors())) from error
-
-
-def _misread(error: Mapping[str, Any], at: str) -> Problem:
-    path = path_of(error["loc"]) or "table"
-    said = str(error["msg"]).removeprefix("Value error, ").replace("Input", "it", 1)
-    why, _, fix = said.partition("; ")
-    if not fix:
-        why, fix = f"{str(error['input'])[:80]!r} cannot be", said[0].lower() + said[1:]
-    return Problem(reason="TableInvalid", at=f"{at}: {path}", why=why, fix=fix)
+    return tuple(row.model() for row in read(Table, document, at, _FORMS).gpus)

@@ -7,35 +7,32 @@ release, so profiles are compared by shape (domain.mig.same_shape).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic.alias_generators import to_camel
+from pydantic import Field
 
 from gpupartition.domain import mig
-from gpupartition.domain.backend import Problem, Refused
+from gpupartition.domain.backend import Refused
 from gpupartition.domain.mig import GpuModel
 from gpupartition.domain.mig_layouts import Counts, more_ways_than, told, why_not
 from gpupartition.domain.products import comparable
-from gpupartition.domain.wording import path_of
+from gpupartition.tables.rows import Forms, Row, Text, invalid, read
 
 MAX_SLICES: Final = 16  # hardware has up to 12 memory slices; each doubles what a search may have to look at
 MAX_WAYS: Final = 2_000  # counts that fit on one GPU, all looked through for what fits instead; hardware has up to 128
 
 Engine = Literal["multiprocessors", "copy-engines", "decoders", "encoders", "jpeg-engines", "ofa-engines"]
 Amount = Annotated[int, Field(ge=1, le=MAX_SLICES)]
-Text = Annotated[str, Field(min_length=1, max_length=512)]
+_FORMS: Final[Forms] = {
+    mig.PROFILE_NAME: ("the name of a profile", "write it as the driver prints it, such as 1g.10gb+me"),
+    mig.PCI_ID: ("a device with its vendor", "write both in one, such as 0x233010DE"),
+}
 
 
-class _Row(BaseModel):
-    # Strict: a "7" in JSON is not 7, and yes in YAML is not 1.
-    model_config = ConfigDict(alias_generator=to_camel, extra="forbid", frozen=True, strict=True)
-
-
-class ProfileRow(_Row):
+class ProfileRow(Row):
     """One line of `nvidia-smi mig -lgip`, with its line of `-lgipp`."""
 
     name: Annotated[str, Field(pattern=mig.PROFILE_NAME, max_length=32)]
@@ -69,7 +66,7 @@ class ProfileRow(_Row):
         )
 
 
-class GpuRow(_Row):
+class GpuRow(Row):
     """GPUs that are cut alike."""
 
     name: Annotated[str, Field(min_length=1, max_length=63)]
@@ -106,7 +103,7 @@ class GpuRow(_Row):
         )
 
 
-class Table(_Row):
+class Table(Row):
     """The document."""
 
     gpus: Annotated[list[GpuRow], Field(max_length=64)]
@@ -122,11 +119,8 @@ def builtin() -> tuple[GpuModel, ...]:
 
 def parse(document: Any, at: str) -> tuple[GpuModel, ...]:
     """The GPUs of a table, which is given as read from JSON or YAML. `at` says where it stands. Raises Refused with all that is wrong."""
-    try:
-        table = Table.model_validate(document)
-    except ValidationError as error:
-        raise Refused(*(_misread(e, at) for e in error.errors())) from error
-    problems = [_problem(at, *found) for found in _contradictions(table)]
+    table = read(Table, document, at, _FORMS)
+    problems = [invalid(at, *found) for found in _contradictions(table)]
     if problems:
         raise Refused(*problems)
     return tuple(row.model() for row in table.gpus)
@@ -135,34 +129,6 @@ def parse(document: Any, at: str) -> tuple[GpuModel, ...]:
 # ---------------------------------------------------------------------------------------------------------------- what is refused
 
 Found = tuple[str, str, str]  # field, what is wrong, what to do
-
-
-def _problem(at: str, path: str, why: str, fix: str) -> Problem:
-    return Problem(reason="TableInvalid", at=f"{at}: {path}", why=why, fix=fix)
-
-
-def _misread(error: Mapping[str, Any], at: str) -> Problem:
-    loc = [part for part in error["loc"] if part != "[key]"]
-    path = path_of(loc) or "table"
-    given, said = repr(error["input"])[:80], str(error["msg"]).replace("Input", "it", 1)
-    match error["type"]:
-        case "missing":
-            return _problem(at, path, "it is missing", "add it")
-        case "extra_forbidden":
-            return _problem(at, path, "there is no such field", f"leave it out, or use one of {_fields(loc[:-1])}")
-        case "model_type":
-            return _problem(at, path, f"{given} is not a mapping", f"write one with the fields {_fields(loc)}")
-        case "string_pattern_mismatch":
-            fix = "write it as the driver prints it, such as 1g.10gb+me"
-            return _problem(at, path, f"{given} is not the name of a profile", fix)
-        case _:
-            return _problem(at, path, f"{given} cannot be", said[0].lower() + said[1:])
-
-
-def _fields(path: Sequence[int | str]) -> str:
-    """The fields of the row at this path: (), (gpus, 0) or (gpus, 0, profiles, 0)."""
-    rows: Mapping[int, type[_Row]] = {0: Table, 2: GpuRow, 4: ProfileRow}
-    return ", ".join(field.alias or name for name, field in rows[len(path)].model_fields.items())
 
 
 def _contradictions(table: Table) -> Iterator[Found]:
