@@ -34,7 +34,7 @@ READING: Final = cast(
             resource_version="7",
             spec=SimpleNamespace(policy_ref=SimpleNamespace(name="halves")),
         ),
-        policy=SimpleNamespace(generation=1),
+        policy=SimpleNamespace(uid="p", generation=1),
         world=replace(world(holders=[replace(holder(), pods=("team/web",))], drain=EVICT), occupants=(POD,)),
     ),
 )
@@ -51,7 +51,7 @@ def record(version: str = "7") -> Answer:
     return Answer({"metadata": {"name": "node-a", "resourceVersion": version}})
 
 
-def policy(generation: int = 1, **rollout: Any) -> Answer:
+def policy(generation: int = 1, uid: str = "p", **rollout: Any) -> Answer:
     spec: Object = {
         "driver": "example",
         "nodeSelector": {"matchLabels": {"pool": "gpu"}},
@@ -60,7 +60,7 @@ def policy(generation: int = 1, **rollout: Any) -> Answer:
     }
     status = {"observedGeneration": 1, "nodes": {"failed": 1}} if "maxFailed" in rollout else {}
     return Answer(
-        {"metadata": {"name": "halves", "uid": "p", "generation": generation}, "spec": spec, "status": status}
+        {"metadata": {"name": "halves", "uid": uid, "generation": generation}, "spec": spec, "status": status}
     )
 
 
@@ -151,11 +151,21 @@ async def test_an_answer_about_the_server_is_not_taken_for_one_about_the_pod(
         [record("8")],
         [record(), ABSENT],
         [record(), policy(2)],
+        [record(), policy(uid="another of this name")],
         [record(), policy(paused=True)],
         [record(), policy(maxFailed=0)],
         [record(), policy(), Answer({"metadata": {"name": "gpupartition-freeze"}})],
     ],
-    ids=["no record", "another record", "no policy", "another policy", "paused", "too many failed", "frozen"],
+    ids=[
+        "no record",
+        "another record",
+        "no policy",
+        "another policy",
+        "one made anew",
+        "paused",
+        "too many failed",
+        "frozen",
+    ],
 )
 async def test_nobody_is_asked_to_go_when_meanwhile_there_is(server: Scripted, answers: list[Answer]) -> None:
     server.will_answer(*answers)

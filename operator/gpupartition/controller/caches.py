@@ -92,6 +92,7 @@ class Caches:
         `claim`: what is kept of a claim, for those who want to see more of them than who has what.
         """
         self._client = client
+        self._namespace = namespace
         self._on_node = on_node
         self._on_all = on_all
         self._on_relabelled = on_relabelled
@@ -143,6 +144,14 @@ class Caches:
     def not_ready(self) -> list[Object]:
         """The nodes that say so, or of which nobody knows."""
         return [*self.nodes.by("ready", "False"), *self.nodes.by("ready", "Unknown")]
+
+    async def frozen_now(self) -> bool:
+        """Whether everything is frozen, asked now: the copy may be behind."""
+        return await is_frozen(self._client, self._namespace)
+
+    async def records_now(self) -> list[Record]:
+        """Every node's record, read now."""
+        return await self.records.now(lambda record: record.resource_version)
 
     @property
     def freezing(self) -> Suspension | None:
@@ -327,6 +336,12 @@ class Caches:
     def _pod_changed(self, _: str, old: Object | None, new: Object | None) -> None:
         for node in {n for o in (old, new) if o for n in pod_node(o)}:
             self._on_node(node)
+
+
+async def is_frozen(client: Client, namespace: str) -> bool:
+    """Whether the ConfigMap in the operator's namespace freezes everything now; read now."""
+    body = await client.find(CONFIG_MAPS, names.FREEZE_CONFIG_MAP, namespace=namespace)
+    return body is not None and of_freeze(body).holds(clock.now())
 
 
 async def _complete(reflector: Reflector[Any], namespace: str) -> None:

@@ -11,7 +11,7 @@ from gpupartition.api.v1alpha1 import Phase
 from gpupartition.controller import clock
 from gpupartition.controller.caches import Caches
 from gpupartition.controller.declared import Driver
-from gpupartition.controller.records import DRIVERS, NODE_STATES, Record
+from gpupartition.controller.records import DRIVERS, Record
 from gpupartition.controller.scope import ledger_of
 from gpupartition.domain.entries import Document, Unreadable
 from gpupartition.domain.objects import Object
@@ -87,7 +87,7 @@ class Collector:
 
     async def _in_use(self, label: str) -> frozenset[str]:
         """All that a record names or a node is assigned to, read live. Raises Unclear."""
-        records = [Record.read(b) for b in (await self._client.list(NODE_STATES)).items]
+        records = await self._caches.records_now()
         nodes = (await self._client.list(NODES, label_selector=label)).items
         return used(records) | assigned(nodes, label)
 

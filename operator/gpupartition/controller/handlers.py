@@ -18,6 +18,8 @@ from gpupartition.kube import Client, Object
 
 log = logging.getLogger(__name__)
 
+Asked = tuple[Any, ...]
+
 KOPF_ENDS = 5  # seconds that kopf's tasks are given to end
 
 
@@ -38,6 +40,8 @@ class Kinds:
 def _registry(client: Client, kinds: Kinds) -> kopf.OperatorRegistry:
     """The handlers, bound to these copies."""
     handlers = kopf.OperatorRegistry()
+    policies: dict[str, Asked] = {}
+    drivers: dict[str, Asked] = {}
 
     @kopf.on.login(registry=handlers)
     async def login(**_: Any) -> kopf.AiohttpSession:
@@ -54,13 +58,13 @@ def _registry(client: Client, kinds: Kinds) -> kopf.OperatorRegistry:
 
     @kopf.on.event(names.GROUP, names.VERSION, POLICIES.plural, registry=handlers)
     async def policy(name: str | None, body: kopf.Body, type: str | None, **_: Any) -> None:  # noqa: A002
-        changed = _keep(kinds.policies, str(name), body, deleted=type == "DELETED")
+        changed = _keep(kinds.policies, policies, str(name), body, deleted=type == "DELETED")
         if changed:
             kinds.on_policy(str(name))
 
     @kopf.on.event(names.GROUP, names.VERSION, DRIVERS.plural, registry=handlers)
     async def driver(name: str | None, body: kopf.Body, type: str | None, **_: Any) -> None:  # noqa: A002
-        changed = _keep(kinds.drivers, str(name), body, deleted=type == "DELETED")
+        changed = _keep(kinds.drivers, drivers, str(name), body, deleted=type == "DELETED")
         if changed:
             kinds.on_driver(str(name))
 
@@ -87,16 +91,20 @@ async def watch(client: Client, kinds: Kinds, *, on_start: Callable[[], None]) -
     raise Deaf(f"kopf watches policies and drivers no longer: {why}") from error
 
 
-def _keep(copies: dict[str, Object], name: str, body: kopf.Body, *, deleted: bool) -> bool:
-    """Whether anything changed but what we ourselves wrote: a policy's status is ours, a driver's ledger is not only ours."""
+def _keep(copies: dict[str, Object], heard: dict[str, Asked], name: str, body: kopf.Body, *, deleted: bool) -> bool:
+    """Whether anything changed but what we ourselves wrote: a policy's status is ours, a driver's ledger is not only ours.
+
+    Since it was last `heard` of: a copy may have been replaced by what was read since, of which nobody else was told.
+    """
     if deleted:
+        heard.pop(name, None)
         return copies.pop(name, None) is not None
-    known = copies.get(name)
-    new = copies[name] = dict(body)
-    return known is None or _asked(known) != _asked(new)
+    copies[name] = dict(body)
+    known, heard[name] = heard.get(name), _asked(body)
+    return known != heard[name]
 
 
-def _asked(body: Object) -> tuple[Any, ...]:
+def _asked(body: kopf.Body) -> Asked:
     meta = body["metadata"]
     ledger = body.get("status", {}).get("inFlight")
     return meta["uid"], meta.get("generation"), meta.get("annotations"), meta.get("deletionTimestamp"), ledger

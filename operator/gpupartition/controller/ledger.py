@@ -36,10 +36,6 @@ Prepare = Callable[[Scope, Sequence[str], bool], Awaitable[str]]
 """What has to be written before these nodes are taken, and whether nothing of the driver moves; returns why it cannot be yet, or ""."""
 
 
-async def _nothing_to_prepare(scope: Scope, nodes: Sequence[str], at_rest: bool) -> str:  # noqa: ARG001
-    return ""
-
-
 class Ledger:
     """Gives grants out and takes them back."""
 
@@ -122,7 +118,7 @@ class Ledger:
             if r.spec.policy_ref.uid != scope.policy.uid and r.name not in new and self._is_down(r)
         }
 
-    async def admit(self, scope: Scope, before_grant: PinFirst, prepare: Prepare = _nothing_to_prepare) -> Admission:
+    async def admit(self, scope: Scope, before_grant: PinFirst, prepare: Prepare) -> Admission:
         """Decide from the caches; where that would grant something, decide again on live reads and write.
 
         The ledger is read first: whatever another operator grants after that makes the write fail.
@@ -138,7 +134,7 @@ class Ledger:
     async def _grant(self, scope: Scope, before_grant: PinFirst, prepare: Prepare) -> Admission:
         body = await self._client.get(DRIVERS, scope.driver.name)
         ledger = ledger_of(body)
-        live = {r.name: r for r in await self._caches.records.now(lambda record: record.resource_version)}
+        live = {r.name: r for r in await self._caches.records_now()}
         mine = {n: r for n, r in live.items() if r.spec.policy_ref.uid == scope.policy.uid}
         admission = await self.decide(scope, mine, ledger, live.values())
         if admission.nodes:
@@ -172,7 +168,12 @@ class Ledger:
         return admission
 
     async def _still_asks(self, scope: Scope) -> bool:
-        """Whether the policy, read after the ledger, is still the one that was decided about; if not, its own event is on its way."""
+        """Whether the policy, read after the ledger, is still the one that was decided about, and nothing is frozen by now.
+
+        If not, an event is on its way.
+        """
+        if await self._caches.frozen_now():
+            return False
         try:
             body = await self._client.get(POLICIES, scope.policy.name)
         except NotFound:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from gpupartition import names
 from gpupartition.api.v1alpha1 import Drain, Phase
 from gpupartition.controller import clock
+from gpupartition.controller.caches import is_frozen
 from gpupartition.controller.declared import Policy
 from gpupartition.controller.records import NODE_STATES, POLICIES, Record
 from gpupartition.controller.refusals import Refusals
@@ -18,9 +18,8 @@ from gpupartition.domain.admission import resolve
 from gpupartition.domain.backend import Observation
 from gpupartition.domain.eviction import Occupant, monitoring
 from gpupartition.domain.holders import Holder
-from gpupartition.domain.suspension import of_freeze
 from gpupartition.domain.world import State
-from gpupartition.kube import CONFIG_MAPS, PODS, Client
+from gpupartition.kube import PODS, Client
 
 EVICTING: Final = frozenset({Phase.DRAINING, Phase.APPLYING})
 
@@ -70,7 +69,7 @@ class Occupants:
             return False
         body = await self._client.find(POLICIES, record.spec.policy_ref.name)
         latest = Policy.read(body) if body else None
-        if latest is None or policy is None or latest.generation != policy.generation:
+        if latest is None or policy is None or (latest.uid, latest.generation) != (policy.uid, policy.generation):
             return False
         return not await self._no_eviction(latest, clock.now())
 
@@ -104,8 +103,7 @@ class Occupants:
         allowed = resolve(rollout.max_failed, status.nodes.matched) if rollout.max_failed else 0
         if status.observed_generation == policy.generation and status.nodes.failed > allowed:
             return "too many nodes have failed"
-        freeze = await self._client.find(CONFIG_MAPS, names.FREEZE_CONFIG_MAP, namespace=self._namespace)
-        return "everything is frozen" if freeze is not None and of_freeze(freeze).holds(now) else ""
+        return "everything is frozen" if await is_frozen(self._client, self._namespace) else ""
 
 
 def _of(held: tuple[Holder, ...], pods: tuple[Occupant, ...]) -> tuple[Occupant, ...]:

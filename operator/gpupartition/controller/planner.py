@@ -165,7 +165,6 @@ def _records(scope: Scope) -> dict[str, Record]:
                 driver=scope.driver.name,
             ),
             state=nothing_yet,
-            deleting=False,
         )
         for name, node in scope.nodes.items()
         if "deletionTimestamp" not in node["metadata"]

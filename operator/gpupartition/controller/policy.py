@@ -146,7 +146,7 @@ class PolicyLoop:
 
     async def _finish(self, scope: Scope) -> bool:
         """Let a deleted policy go once no record is its own and the ledger holds none of its nodes."""
-        live = await self._caches.records.now(lambda record: record.resource_version)
+        live = await self._caches.records_now()
         mine = [r for r in live if r.spec.policy_ref.uid == scope.policy.uid]
         ledger = ledger_of(await self._client.get(DRIVERS, scope.driver.name))
         for record in mine:

@@ -38,7 +38,6 @@ class Record:
     resource_version: str
     spec: NodeStateSpec
     state: NodeStateStatus
-    deleting: bool
     unreadable: str = ""
 
     @classmethod
@@ -58,7 +57,6 @@ class Record:
             resource_version=meta["resourceVersion"],
             spec=spec,
             state=_unknown(meta["name"], body.get("status"), wrong) if wrong else state,
-            deleting="deletionTimestamp" in meta,
             unreadable=wrong,
         )
 

@@ -117,7 +117,7 @@ async def read_scope(
         claimants = {r.name for r in rivals if r.selects(node) and not r.deleting} if rivals else set()
         if name not in records and (holder is not None or claimants):
             contested.append(name)
-            rivalry |= {holder.spec.policy_ref.name} - {""} if holder is not None else claimants
+            rivalry |= _has(holder, policy) if holder is not None else claimants
             continue
         nodes[name] = node
         state = records[name].state if name in records else None
@@ -139,6 +139,12 @@ async def read_scope(
         groups=groups,
         changes=changes,
     )
+
+
+def _has(record: Record, policy: Policy) -> set[str]:
+    """Who has a node that this policy has not, in words; nobody knows of a record that cannot be read."""
+    name = record.spec.policy_ref.name
+    return {f"{name} (the one that was deleted)" if name == policy.name else name} - {""}
 
 
 class Standings:

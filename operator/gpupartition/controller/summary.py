@@ -19,7 +19,7 @@ from gpupartition.controller.events import Recorder
 from gpupartition.controller.intent import revision
 from gpupartition.controller.packed import packed
 from gpupartition.controller.planner import Observer
-from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Record, dump
+from gpupartition.controller.records import DRIVERS, POLICIES, dump
 from gpupartition.controller.scope import Scope, Standings, ledger_of
 from gpupartition.domain.admission import Admission, as_granted
 from gpupartition.domain.backend import NodeFacts, Problem
@@ -62,6 +62,7 @@ class Summary:
         policies: dict[str, Object],
     ) -> None:
         self._client = client
+        self._caches = caches
         self._census = Census(caches)
         self._standings = standings
         self._recorder = recorder
@@ -167,7 +168,7 @@ class Summary:
 
     async def _really(self, scope: Scope) -> bool:
         """Ready is only said after all records were read live, at the current target, with the ledger holding none of them."""
-        live = {r.name: r for r in map(Record.read, (await self._client.list(NODE_STATES)).items)}
+        live = {r.name: r for r in await self._caches.records_now()}
         ledger = ledger_of(await self._client.get(DRIVERS, scope.driver.name))
         ours = {n for n, r in live.items() if r.spec.policy_ref.uid == scope.policy.uid}
         if any(g.node in ours for g in ledger):
