@@ -14,12 +14,24 @@ from gpupartition.cli import check
 from gpupartition.cli.paint import rendered
 from gpupartition.controller.records import DRIVERS
 from gpupartition.kinds import NODE_STATES, POLICIES
-from gpupartition.kube import DEVICE_TAINT_RULES, RESOURCE_SLICES, Forbidden, Kind, NotServed, Object
+from gpupartition.kube import (
+    DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Forbidden,
+    Kind,
+    Listing,
+    NotServed,
+    Object,
+)
 from gpupartition.names import API_VERSION
 from gpupartition.settings import Settings
 
 EVERYTHING = {
-    RESOURCE_SLICES.api_version: {RESOURCE_SLICES.plural, DEVICE_TAINT_RULES.plural},
+    RESOURCE_SLICES.api_version: {
+        each.plural for each in (RESOURCE_SLICES, RESOURCE_CLAIMS, DEVICE_CLASSES, DEVICE_TAINT_RULES)
+    },
     API_VERSION: {DRIVERS.plural, POLICIES.plural, NODE_STATES.plural},
 }
 
@@ -38,6 +50,7 @@ class Server(Fleet):
         self.version = version
         self.drops = drops
         self.may_create = may_create
+        self.is_behind = False  # another server than the one that says what is served
         self.served: dict[str, set[str]] = deepcopy(EVERYTHING)
         self.schemas = {f"dev.gpupartition.v1alpha1.{kind.kind}": deepcopy(schema(kind)) for kind in crd.KINDS}
 
@@ -56,10 +69,22 @@ class Server(Fleet):
     async def create(self, kind: Kind, body: Object, *, dry_run: bool) -> Object:
         """The slice as it would be stored."""
         assert (kind, dry_run) == (RESOURCE_SLICES, True)
+        self._serves("create", kind)
+        if self.is_behind:
+            raise NotServed(f"create {kind}", 404, "NotFound", "the server could not find the requested resource")
         if not self.may_create:
             raise Forbidden("create resourceslices", 403, "Forbidden", "you may not")
         spec = {key: value for key, value in body["spec"].items() if key != self.drops}
         return {**body, "spec": spec}
+
+    async def list(self, kind: Kind, **options: Any) -> Listing:
+        """What is served."""
+        self._serves("list", kind)
+        return await super().list(kind, **options)
+
+    def _serves(self, verb: str, kind: Kind) -> None:
+        if kind.api_version in EVERYTHING and kind.plural not in self.served.get(kind.api_version, ()):
+            raise NotServed(f"{verb} {kind}", 404, "NotFound", "the server could not find the requested resource")
 
 
 async def look(server: Server) -> list[check.Found]:
@@ -105,7 +130,13 @@ async def test_without_taint_rules_it_says_that_nodes_are_cordoned() -> None:
 async def test_without_dynamic_resource_allocation_nothing_works() -> None:
     server = Server()
     del server.served[RESOURCE_SLICES.api_version]
-    assert (await verdicts(server))["slices"] == "failed"
+    assert await verdicts(server) == {"version": "ok", "slices": "failed", "crds": "ok"}
+
+
+async def test_what_a_server_does_not_know_after_all_takes_no_other_answer_away() -> None:
+    server = Server()
+    server.is_behind = True
+    assert await verdicts(server) == {**WELL, "counters": "unknown"}
 
 
 async def test_a_field_that_is_dropped_without_a_word_is_named() -> None:

@@ -72,15 +72,19 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
 
 
 async def look(client: Client, settings: Settings) -> list[Found]:
-    """All looks, in their order; one for which a right is missing says so. Raises ApiError where nobody answers."""
-    from gpupartition.kube import Forbidden
+    """All looks, in their order; one that may not be taken, or finds no such kind, says so. Raises ApiError where nobody answers."""
+    from gpupartition.kube import Forbidden, NotServed
 
     found: list[Found] = []
     for name, check in _CHECKS.items():
+        if name in _OF_SLICES and any((each.check, each.verdict) == ("slices", FAILED) for each in found):
+            continue
         try:
             found += await check(client, settings)
         except Forbidden as error:
             found.append(Found(name, UNKNOWN, str(error), "ask with an account that may"))
+        except NotServed as error:
+            found.append(Found(name, UNKNOWN, str(error), "ask again once all API servers are of one release"))
     return found
 
 
@@ -261,6 +265,8 @@ _CHECKS: Final[dict[str, Callable[[Client, Settings], Awaitable[list[Found]]]]] 
     "crds": _kinds,
     "drivers": _drivers,
 }
+_OF_SLICES: Final = frozenset({"counters", "drivers"})
+"""Of these there is nothing to say where there are no ResourceSlices."""
 
 
 # ------------------------------------------------------------------------------------------------------------------------ forms
