@@ -11,6 +11,7 @@ from kubernetes.aio.config import ConfigException
 
 from gpupartition.cli.options import FOUND, OK, complain, tell, unwritten
 from gpupartition.kube import ApiError, Client, Forbidden, NotServed, Object
+from gpupartition.names import GROUP
 
 Answer = tuple[str, Collection[str]]
 """What is printed, and what was found of what --fail-on can name."""
@@ -24,7 +25,7 @@ async def answer(options: argparse.Namespace, what: str, ask: Callable[[Client],
     except (FileNotFoundError, ConfigException) as error:
         return complain(str(error))
     except ApiError as error:
-        return complain(_explain(error))
+        return complain(explained(error))
     except OSError as error:
         return unwritten(what, error)
     if (code := tell(what, text)) != OK:
@@ -47,11 +48,14 @@ async def taint_rules(client: Client) -> Sequence[Object]:
     return ()
 
 
-def _explain(error: ApiError) -> str:
+def explained(error: ApiError) -> str:
+    """What an API server has answered, and what to do about it."""
     if isinstance(error, Forbidden):
         return f"{error}; grant the right: bind {_role(error)} to this account"
     if isinstance(error, NotServed):
-        return f"{error}; install the CRDs first: kubectl apply -k crds"
+        ours = GROUP in error.what
+        fix = "install the CRDs first: kubectl apply -k crds" if ours else "see what is missing: kubectl gpp check"
+        return f"{error}; {fix}"
     if error.status == 0:
         return f"{error}; is the cluster up, and is this the right kubeconfig and context?"
     return str(error)
@@ -59,6 +63,8 @@ def _explain(error: ApiError) -> str:
 
 def _role(error: Forbidden) -> str:
     reads = error.what.startswith(("get ", "list ", "watch "))
+    if " configmaps " in error.what and not reads:
+        return "the Role gpupartition-operate (manifests/base/operate.yaml) of the operator's namespace"
     return f"the ClusterRole gpupartition-{'plan (manifests/base/planner.yaml)' if reads else 'operate (manifests/base/operate.yaml)'}"
 
 
