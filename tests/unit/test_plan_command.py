@@ -45,6 +45,24 @@ def test_without_a_kubeconfig_nothing_can_be_planned(tmp_path: Path, capsys: pyt
     assert "no kubeconfig at" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("field", ["certificate-authority", "client-certificate"])
+def test_a_certificate_that_is_none_is_no_matter_of_what_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str
+) -> None:
+    broken = tmp_path / "broken.pem"
+    broken.write_text("no certificate")
+    of_cluster, of_user = ({field: str(broken)} if field.startswith(of) else {} for of in ("certificate", "client"))
+    config = NOWHERE | {
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1", **of_cluster}}],
+        "users": [{"name": "u", "user": of_user | ({"client-key": str(broken)} if of_user else {})}],
+    }
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    assert main(["plan", "--kubeconfig", str(tmp_path / "config")]) == 1
+    told = capsys.readouterr().err
+    assert str(broken) in told
+    assert "could not be written" not in told
+
+
 @pytest.mark.parametrize("content", [b"", b"hello", b"a: [", b"\xff\xfe\x00"])
 @pytest.mark.parametrize("command", ["plan", "run"])
 def test_a_file_that_is_no_kubeconfig_is_named(

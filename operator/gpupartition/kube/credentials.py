@@ -74,9 +74,13 @@ class Credentials:
 
     def _tls_context(self) -> ssl.SSLContext:
         given = self._configuration
-        context = ssl.create_default_context(cafile=given.ssl_ca_cert)
-        if given.cert_file:
-            context.load_cert_chain(given.cert_file, given.key_file)
+        try:
+            context = ssl.create_default_context(cafile=given.ssl_ca_cert)
+            if given.cert_file:
+                context.load_cert_chain(given.cert_file, given.key_file)
+        except OSError as error:  # ssl's own errors are some of those, and name no file
+            files = ", ".join(filter(None, (given.ssl_ca_cert, given.cert_file, given.key_file)))
+            raise ConfigException(f"no certificates and key as PEM in {files}: {error}") from error
         if not given.verify_ssl:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
