@@ -18,7 +18,8 @@ from gpupartition.cli.options import Unusable
 from gpupartition.cli.orders import moment_of
 from gpupartition.cli.targets import NODE, POLICY, target
 from gpupartition.controller.records import POLICIES
-from gpupartition.kube import CONFIG_MAPS, Conflict, Kind, NotFound, Object
+from gpupartition.kinds import NODE_STATES
+from gpupartition.kube import CONFIG_MAPS, Conflict, Forbidden, Kind, Listing, NotFound, Object, Unreachable
 from gpupartition.names import GROUP
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class Cluster(Fleet):
         self.writes: list[str] = []
         self.namespaces = {"gpupartition-system"}
         self.meanwhile: Callable[[], None] | None = None  # happens once, between a read and a write
+        self.away: set[str] = set()  # objects of which the server does not answer
+        self.shows_records = True
 
     async def patch(
         self, kind: Kind, name: str, patch: Mapping[str, Any], *, namespace: str | None = None, dry_run: bool = False
@@ -53,7 +56,15 @@ class Cluster(Fleet):
 
     async def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
         """As an API server gives it: a copy of its own."""
+        if name in self.away:
+            raise Unreachable(f"get {kind} {name}", 0, "Unreachable", "timed out")
         return copy.deepcopy(await super().get(kind, name, namespace=namespace))
+
+    async def list(self, kind: Kind, **options: Any) -> Listing:
+        """All, if whoever asks may."""
+        if kind is NODE_STATES and not self.shows_records:
+            raise Forbidden(f"list {kind}", 403, "Forbidden", "you may not")
+        return await super().list(kind, **options)
 
     async def create(self, kind: Kind, body: Object, *, dry_run: bool = False) -> Object:
         """Keep it."""
@@ -167,6 +178,50 @@ def test_what_cannot_be_paused_keeps_no_other_policy_from_being_paused(
     assert (cluster.notes()["paused-by"], cluster.notes("training")["paused-by"]) == ("bob", ME)
 
 
+@pytest.mark.parametrize("command", [["pause", "inference"], ["freeze"]], ids=" ".join)
+def test_a_brake_that_is_written_is_in_force_whether_or_not_records_may_be_listed(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    cluster.shows_records = False
+    assert main(command) == 0
+    told = capsys.readouterr()
+    unread = (
+        f"who is in flight, and goes on to the end, could not be read: list {NODE_STATES}: 403 Forbidden: you may not"
+    )
+    assert unread in told.out
+    assert ("nobody is evicted; " in told.out, told.err) == (True, "")
+    assert len(cluster.writes) == 1
+    assert main([*command, "-o", "json"]) == 0
+    (about,) = json.loads(capsys.readouterr().out)["objects"]
+    assert (about["failed"], about["inFlight"]) == (False, None)
+
+
+@pytest.mark.parametrize("command", ["pause", "resume", "retry"])
+def test_a_server_that_is_away_for_one_policy_hides_nothing_of_the_others(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    for number, name in enumerate(("inference", "training", "tests"), 1):
+        cluster.apply({**policy(name), "metadata": {"name": name, "annotations": {f"{GROUP}/paused": "true"}}})
+        cluster.objects[POLICIES][-1]["metadata"] |= {"resourceVersion": "1"}
+        record(cluster, f"node-{number}", Phase.FAILED, policy=name)
+    cluster.away = {"training"}
+    assert main([command, "inference", "training", "tests", *(["--overwrite"] if command == "pause" else [])]) == 1
+    told = capsys.readouterr()
+    assert [line.partition(":")[0] for line in told.out.splitlines()] == ["inference", "tests"]
+    assert told.err.startswith(f"error: training: get {POLICIES} training: Unreachable: timed out; is the cluster up")
+
+
+def test_who_may_not_freeze_is_told_the_role_by_which_one_may(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def create(*_: object, **__: object) -> Object:
+        raise Forbidden("create configmaps gpupartition-system", 403, "Forbidden", "you may not")
+
+    monkeypatch.setattr(cluster, "create", create)
+    assert main(["freeze"]) == 1
+    assert "bind the Role gpupartition-operate (manifests/base/operate.yaml)" in capsys.readouterr().err
+
+
 def test_a_freeze_where_no_operator_can_be_is_told(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     cluster.namespaces = {"elsewhere"}
     assert main(["freeze"]) == 1
@@ -238,6 +293,17 @@ def test_resume_takes_all_back_and_tells_of_a_pause_that_it_must_not_touch(
     cluster.objects[POLICIES][0]["spec"]["rollout"] = {"paused": True}
     assert main(["resume", "inference"]) == 1
     assert "spec.rollout.paused be false where the policy is kept" in capsys.readouterr().err
+
+
+def test_a_pause_that_was_over_is_not_told_as_one_that_held(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.annotate(paused="true", paused_by="bob", paused_until="2020-01-01T00:00:00Z", paused_reason="old")
+    assert main(["resume", "inference"]) == 0
+    assert capsys.readouterr().out == (
+        "inference: is not paused any more, and what said so is taken away: old (by bob, until 2020-01-01T00:00:00Z)\n"
+    )
+    assert cluster.notes() == {}
 
 
 def test_a_retry_of_a_node_keeps_those_of_others_that_still_wait_and_asks_nobody_else(
@@ -321,7 +387,20 @@ def test_times_are_durations_or_times_with_their_zone(text: str, at: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["", "2", "h", "tomorrow", "2026-12-01T09:00:00", "2026-12-01", "2020-01-01T00:00:00Z", "0s", "999999d" * 9]
+    "text",
+    [
+        "",
+        "2",
+        "h",
+        "tomorrow",
+        "2026-12-01T09:00:00",
+        "2026-12-01",
+        "2020-01-01T00:00:00Z",
+        "0s",
+        "999999d" * 9,
+        "9999-12-31T23:59:59-10:00",
+        "0001-01-01T00:00:00+10:00",
+    ],
 )
 def test_what_is_no_time_to_come_is_wrong_usage(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):

@@ -16,7 +16,6 @@ from gpupartition.cli.orders import (
     add_common,
     add_why,
     carry,
-    finishing,
     in_flight,
     order,
     undisturbed,
@@ -37,7 +36,7 @@ examples:
   %(prog)s --reason="the year-end closing runs" --until=1d
   %(prog)s -n my-operator
 
-It takes rights in the operator's namespace: the Role gpupartition-operate.
+It takes rights in the operator's namespace: the Role gpupartition-operate; and the ClusterRole of that name to say which nodes are in flight.
 exit codes: 0 frozen; 1 not (the message says why); 2 wrong usage
 """
 
@@ -65,10 +64,10 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
 
     async def act(client: Client) -> list[Done]:
         wrote = await _write(client, namespace, options, await whoami(client))
-        moving = tuple(await in_flight(client))
         state = "everything is frozen" if wrote is not None else "everything is frozen already"
-        says = f"{state}: nothing is begun and nobody is evicted; {finishing(moving)}"
-        return [Done(about=namespace, name=name_of(), says=says, wrote=wrote or {}, in_flight=moving)]
+        says = f"{state}: nothing is begun and nobody is evicted"
+        done = Done(about=namespace, name=name_of(), says=says, wrote=wrote or {})
+        return [(await in_flight(client)).added_to(done)]
 
     return await carry(options, act)
 

@@ -36,14 +36,14 @@ _SPAN: Final = re.compile(r"(\d{1,6}[smhd])+")
 class Done:
     """What became of one object. `about`: for people, `name`: as kubectl takes it; `says`: a sentence; `wrote`: the annotations, or data.
 
-    `fails`: why what was asked for is not so all the same.
+    `in_flight`: None where they could not be read; `fails`: why what was asked for is not so all the same.
     """
 
     about: str
     name: str
     says: str = ""
     wrote: Mapping[str, str | None] = field(default_factory=dict)
-    in_flight: tuple[NodeReport, ...] = ()
+    in_flight: tuple[NodeReport, ...] | None = ()
     dry_run: str = NONE
     fails: str = ""
 
@@ -90,18 +90,19 @@ def moment_of(text: str, now: datetime | None = None) -> str:
     try:
         if _SPAN.fullmatch(text):
             parts = re.findall(r"(\d+)([smhd])", text)
-            at: datetime | None = now + timedelta(seconds=sum(int(count) * _UNITS[unit] for count, unit in parts))
+            at = now + timedelta(seconds=sum(int(count) * _UNITS[unit] for count, unit in parts))
         else:
             at = datetime.fromisoformat(text)
+        told = written(at) if at.tzinfo is not None else ""
     except (ValueError, OverflowError):
-        at = None
-    if at is None or at.tzinfo is None:
+        told = ""
+    if not told:
         raise argparse.ArgumentTypeError(
             f"{text!r} is neither a duration such as 2h nor a time with its zone such as 2026-12-01T06:00:00Z"
         )
     if at <= now:
         raise argparse.ArgumentTypeError(f"{text} is over already; it is {written(now)}")
-    return written(at)
+    return told
 
 
 def written(at: datetime) -> str:
@@ -212,21 +213,58 @@ async def chosen(client: Client, names: Sequence[str], selector: str) -> list[st
     return list(dict.fromkeys(asked))
 
 
-async def in_flight(client: Client) -> list[NodeReport]:
+async def one_by_one(targets: Iterable[tuple[str, str]], write: Callable[[str, str], Awaitable[Done]]) -> list[Done]:
+    """What became of each kind and name. One that fails says why: what was written is told, and the others are not left as they are."""
+    from gpupartition.cli.cluster import explained
+    from gpupartition.kube import ApiError
+
+    done = []
+    for kind, name in targets:
+        try:
+            done.append(await write(kind, name))
+        except (Unusable, ApiError) as error:
+            why = explained(error) if isinstance(error, ApiError) else "; ".join(error.lines)
+            done.append(Done(about=name, name=f"{kind}/{name}", fails=why))
+    return done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moving:
+    """The nodes that are being changed, or why nobody can say: what has been written by then is in force all the same."""
+
+    nodes: tuple[NodeReport, ...] = ()
+    unread: str = ""
+
+    def of(self, policy: str) -> Moving:
+        """Those of one policy."""
+        return replace(self, nodes=tuple(n for n in self.nodes if n.policy == policy))
+
+    def added_to(self, done: Done) -> Done:
+        """The same, which says what becomes of them when no other is taken."""
+        nodes = None if self.unread else self.nodes
+        return replace(done, says=f"{done.says}; {self}", in_flight=nodes)
+
+    def __str__(self) -> str:
+        if self.unread:
+            return f"who is in flight, and goes on to the end, could not be read: {self.unread}"
+        if not self.nodes:
+            return "no node is in flight"
+        told = few([f"{n.node} ({n.phase})" for n in self.nodes])
+        return f"{len(self.nodes)} in flight {'goes' if len(self.nodes) == 1 else 'go'} on to the end: {told}"
+
+
+async def in_flight(client: Client) -> Moving:
     """The nodes that are being changed."""
+    from gpupartition.cli.cluster import explained
     from gpupartition.domain.reports import QUIET, STUCK, read_node
     from gpupartition.kinds import NODE_STATES
+    from gpupartition.kube import ApiError
 
-    nodes = map(read_node, (await client.list(NODE_STATES)).items)
-    return sorted((n for n in nodes if n.phase not in QUIET | STUCK), key=lambda n: n.node)
-
-
-def finishing(nodes: Sequence[NodeReport]) -> str:
-    """What becomes of the nodes that are being changed, when no other is taken."""
-    if not nodes:
-        return "no node is in flight"
-    told = few([f"{n.node} ({n.phase})" for n in nodes])
-    return f"{len(nodes)} in flight {'goes' if len(nodes) == 1 else 'go'} on to the end: {told}"
+    try:
+        nodes = map(read_node, (await client.list(NODE_STATES)).items)
+    except ApiError as error:
+        return Moving(unread=explained(error))
+    return Moving(nodes=tuple(sorted((n for n in nodes if n.phase not in QUIET | STUCK), key=lambda n: n.node)))
 
 
 # ------------------------------------------------------------------------------------------------------------------------- forms
@@ -250,7 +288,9 @@ def as_data(found: Iterable[Done]) -> dict[str, Any]:
                 "says": each.fails or each.says,
                 "failed": bool(each.fails),
                 "wrote": dict(each.wrote),
-                "inFlight": [{"node": n.node, "phase": n.phase} for n in each.in_flight],
+                "inFlight": None
+                if each.in_flight is None
+                else [{"node": n.node, "phase": n.phase} for n in each.in_flight],
             }
             for each in found
         ]

@@ -14,8 +14,8 @@ from gpupartition.cli.orders import (
     annotate,
     carry,
     chosen,
-    finishing,
     in_flight,
+    one_by_one,
     order,
     whoami,
 )
@@ -24,7 +24,6 @@ from gpupartition.cli.targets import POLICY
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpupartition.domain.reports import NodeReport
     from gpupartition.kube import Client, Object
 
 ABOUT: Final = """
@@ -39,7 +38,7 @@ examples:
   %(prog)s inference --dry-run=server      have the API server check it, and write nothing
 
 It takes the right to patch GpuPartitionPolicies: the ClusterRole gpupartition-operate.
-exit codes: 0 paused; 1 not (the message says why); 2 wrong usage
+exit codes: 0 paused; 1 not, or not all of them (the message says which, and why); 2 wrong usage
 """
 
 
@@ -59,31 +58,22 @@ async def run(options: argparse.Namespace) -> int:
         if not options.name and not options.selector:
             raise Unusable("name a policy, or choose some with -l; to stop everything, freeze")
         policies, me = await chosen(client, options.name, options.selector), await whoami(client)
-        wrote = {name: await _pause(client, name, options, me) for name in policies}
+        done = await one_by_one(
+            ((POLICY, name) for name in policies), lambda _, name: _pause(client, name, options, me)
+        )
         moving = await in_flight(client)
-        return [_done(name, each, tuple(n for n in moving if n.policy == name)) for name, each in wrote.items()]
+        return [each if each.fails else moving.of(each.about).added_to(each) for each in done]
 
     return await carry(options, act)
 
 
-async def _pause(
-    client: Client, name: str, options: argparse.Namespace, me: str
-) -> Mapping[str, str | None] | Unusable:
-    """What was written, or why nothing was: it is no reason to leave the other policies as they are."""
+async def _pause(client: Client, name: str, options: argparse.Namespace, me: str) -> Done:
     from gpupartition.kinds import POLICIES
 
-    try:
-        return await annotate(client, POLICIES, name, lambda body: wanted(body, options, me), dry_run=options.dry_run)
-    except Unusable as unusable:
-        return unusable
-
-
-def _done(name: str, wrote: Mapping[str, str | None] | Unusable, moving: tuple[NodeReport, ...]) -> Done:
-    if isinstance(wrote, Unusable):
-        return Done(about=name, name=f"{POLICY}/{name}", fails=str(wrote))
+    wrote = await annotate(client, POLICIES, name, lambda body: wanted(body, options, me), dry_run=options.dry_run)
     state = "paused" if wrote else "is paused already"
-    says = f"{state}: no further node is taken and nobody is evicted; {finishing(moving)}"
-    return Done(about=name, name=f"{POLICY}/{name}", says=says, wrote=wrote, in_flight=moving)
+    says = f"{state}: no further node is taken and nobody is evicted"
+    return Done(about=name, name=f"{POLICY}/{name}", says=says, wrote=wrote)
 
 
 def wanted(body: Object, options: argparse.Namespace, me: str) -> Mapping[str, str | None]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from gpupartition import names
 from gpupartition.cli.options import Unusable, describe
-from gpupartition.cli.orders import Done, add_common, annotate, carry, chosen
+from gpupartition.cli.orders import Done, add_common, annotate, carry, chosen, one_by_one
 from gpupartition.cli.targets import POLICY
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ examples:
   %(prog)s -l team=ml
 
 It takes the right to patch GpuPartitionPolicies: the ClusterRole gpupartition-operate.
-exit codes: 0 resumed, or not paused; 1 still paused by its spec, or not to be reached (the message says so); 2 wrong usage
+exit codes: 0 resumed, or not paused; 1 still paused by its spec, or not all of them could be written (the message says which); 2 wrong usage
 """
 STILL: Final = "is still paused by its spec; have spec.rollout.paused be false where the policy is kept"
 
@@ -44,10 +45,10 @@ async def run(options: argparse.Namespace) -> int:
     async def act(client: Client) -> list[Done]:
         if not options.name and not options.selector:
             raise Unusable("name a policy, or choose some with -l")
-        return [
-            await _resume(client, name, options.dry_run)
-            for name in await chosen(client, options.name, options.selector)
-        ]
+        policies = await chosen(client, options.name, options.selector)
+        return await one_by_one(
+            ((POLICY, name) for name in policies), lambda _, name: _resume(client, name, options.dry_run)
+        )
 
     return await carry(options, act)
 
@@ -66,6 +67,11 @@ async def _resume(client: Client, name: str, dry_run: str) -> Done:
     wrote = await annotate(client, POLICIES, name, decide, dry_run=dry_run)
     (body,) = before
     found = of_policy(body)
-    says = f"resumed; it was paused: {found}" if found is not None else "is not paused"
+    if found is None:
+        says = "is not paused"
+    elif found.holds(datetime.now(UTC)):
+        says = f"resumed; it was paused: {found}"
+    else:
+        says = f"is not paused any more, and what said so is taken away: {found}"
     still = bool(body["spec"].get("rollout", {}).get("paused"))
     return Done(about=name, name=f"{POLICY}/{name}", says=says, wrote=wrote, fails=STILL if still else "")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpupartition import names
 from gpupartition.cli.options import Unusable, describe
-from gpupartition.cli.orders import Done, add_common, annotate, carry, chosen, whoami
+from gpupartition.cli.orders import Done, add_common, annotate, carry, chosen, one_by_one, whoami
 from gpupartition.cli.targets import NODE, POLICY, target
 from gpupartition.domain.wording import few
 
@@ -29,7 +29,7 @@ examples:
   %(prog)s -l team=ml --reason="the GPU was replaced"
 
 It takes the right to patch GpuPartitionPolicies: the ClusterRole gpupartition-operate.
-exit codes: 0 asked, or nothing to try again; 1 not asked (the message says why); 2 wrong usage
+exit codes: 0 asked, or nothing to try again; 1 not asked, or not for all of them (the message says which, and why); 2 wrong usage
 """
 _FAILED: Final = frozenset({"Failed", "RolledBack"})
 
@@ -59,10 +59,11 @@ async def run(options: argparse.Namespace) -> int:
         value = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         by = await whoami(client)
         value += (f" by {by}" if by else "") + (f": {options.reason}" if options.reason else "")
-        return [
-            await _ask(client, kind, name, nodes, value=value, dry_run=options.dry_run)
-            for kind, name in dict.fromkeys(targets)
-        ]
+
+        async def ask(kind: str, name: str) -> Done:
+            return await _ask(client, kind, name, nodes, value=value, dry_run=options.dry_run)
+
+        return await one_by_one(dict.fromkeys(targets), ask)
 
     return await carry(options, act)
 
