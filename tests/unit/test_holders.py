@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpupartition.domain.holders import Holder, blocking, holders
+from gpupartition.domain.disturbance import Disturbance
+from gpupartition.domain.holders import Holder, holders
 
 DRIVER, POOL = "gpu.example.com", "node-a"
 
@@ -81,14 +82,13 @@ HELD = seen(claim(result("gpu-0"), result("gpu-1"), result("gpu-old")))
 
 
 def in_the_way(change: str, *, rolling_back: bool = False, held: tuple[Holder, ...] = HELD) -> list[str]:
-    found = blocking(
-        held,
+    begun = Disturbance(
         change=change,
         published=frozenset({"gpu-0", "gpu-1"}),
         disturbed=frozenset({"gpu-0"}),
         rolling_back=rolling_back,
     )
-    return [h.device for h in found]
+    return [h.device for h in begun.blocked_by(held)]
 
 
 def test_a_repartition_waits_for_devices_it_disturbs_and_for_devices_nobody_knows_any_more() -> None:

@@ -9,7 +9,7 @@ from gpupartition.api.v1alpha1 import NodeStateStatus, Phase
 from gpupartition.domain.backend import Config, Observation
 from gpupartition.domain.changes import class_of
 from gpupartition.domain.destination import expected_pool
-from gpupartition.domain.holders import Holder, blocking
+from gpupartition.domain.holders import Holder
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.retiring import known_devices, possible
 from gpupartition.domain.world import AT_REST
@@ -25,14 +25,17 @@ class Disturbance:
     rolling_back: bool
 
     def blocked_by(self, held: Iterable[Holder]) -> tuple[Holder, ...]:
-        """The holders that must be gone before the change."""
-        return blocking(
-            held,
-            change=self.change,
-            published=self.published,
-            disturbed=self.disturbed,
-            rolling_back=self.rolling_back,
-        )
+        """The holders that must be gone before the change.
+
+        Repartition: those whose device is disturbed, and those whose device is not even published any more (nobody knows what they use).
+        Live: the latter only, because the others' devices stay. Restart changes no device; only a holder that is ending blocks it, because
+        ending needs the driver. Rolling back brings vanished devices back, so their holders do not block it.
+        """
+        if self.change == "Restart":
+            return tuple(h for h in held if h.terminating)
+        taken = frozenset[str]() if self.change == "Live" else self.disturbed
+        unknown = not self.rolling_back
+        return tuple(h for h in held if h.device in taken or (unknown and h.device not in self.published))
 
 
 def disturbance(

@@ -66,18 +66,3 @@ def holders(claims: Iterable[Mapping[str, Any]], *, node: str, driver: str, pool
             if result["driver"] == driver and result["pool"] == pool
         ]
     return tuple(sorted(found, key=lambda h: (h.device, h.claim)))
-
-
-def blocking(
-    held: Iterable[Holder], *, change: str, published: frozenset[str], disturbed: frozenset[str], rolling_back: bool
-) -> tuple[Holder, ...]:
-    """The holders that must be gone before the change.
-
-    Repartition: those whose device is disturbed, and those whose device is not even published any more (nobody knows what they use).
-    Live: the latter only, because the others' devices stay. Restart changes no device; only a holder that is ending blocks it, because ending
-    needs the driver. Rolling back brings vanished devices back, so their holders do not block it.
-    """
-    if change == "Restart":
-        return tuple(h for h in held if h.terminating)
-    taken = frozenset[str]() if change == "Live" else disturbed
-    return tuple(h for h in held if h.device in taken or (h.device not in published and not rolling_back))
