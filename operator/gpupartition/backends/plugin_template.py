@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
+from gpupartition.backends import pod_template
 from gpupartition.domain import fingerprint
 from gpupartition.domain.backend import Problem
 from gpupartition.domain.objects import as_text
@@ -176,7 +177,7 @@ def _whole_fingerprint(text: str) -> str:
     return fingerprint.digest(
         {
             "driver": "ExampleDriver",
-            "template": fingerprint.pod_template(running),
+            "template": pod_template.canonical(running),
             "gpus": told.gpus,
             "parts": told.parts,
             "shared": told.shared,
