@@ -36,7 +36,7 @@ from gpupartition.controller.summary import Summary
 from gpupartition.controller.world import Reader
 from gpupartition.domain.admission import Admission
 from gpupartition.domain.backend import Config
-from gpupartition.domain.pool import Pool
+from gpupartition.domain.offered import offered_by
 from gpupartition.kube import NODES, RESOURCE_SLICES
 from gpupartition.names import LAYOUT
 from gpupartition.settings import Settings
@@ -48,7 +48,7 @@ COUNT: Final = 5_000
 IN_FLIGHT: Final = 10
 ROUNDS: Final = 9
 LONG_AGO: Final = datetime.now(UTC) - timedelta(hours=1)
-WHOLE: Final = Pool.read(
+WHOLE: Final = offered_by(
     {"metadata": {"name": "x"}, "spec": {"pool": {"name": "x", "generation": 1, "resourceSliceCount": 1}, **content}}
     for content in draw(Drawn(node="x"))
 )

@@ -29,7 +29,7 @@ from gpupartition.api.v1alpha1 import DriverSpec, PolicySpec
 from gpupartition.backends import BACKENDS
 from gpupartition.domain.backend import Cluster as Installed
 from gpupartition.domain.backend import NodeFacts
-from gpupartition.domain.pool import Pool
+from gpupartition.domain.offered import offered_by
 from gpupartition.domain.world import Limits
 from gpupartition.kube import DAEMON_SETS, NODES, RESOURCE_SLICES, Client
 from gpupartition.settings import Settings
@@ -180,7 +180,7 @@ async def _script(scene: Stage, at_once: int, waits: Waits) -> tuple[float, floa
             driver=driver,
             nodes=nodes,
             config=BACKENDS[spec.type].compile(spec, wanted, NodeFacts(node=nodes[0]), Installed(daemon_sets=[base])),
-            before=Pool.read(slices),
+            before=offered_by(slices),
             namespace=scene.base.namespace,
             driver_name=scene.base.driver,
             at_once=at_once,

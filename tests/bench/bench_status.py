@@ -27,7 +27,7 @@ from tests.unit.fleet import policy
 
 from gpupartition.api.v1alpha1 import Assigned, NodeStateStatus, Phase
 from gpupartition.controller.records import dump, new_record
-from gpupartition.domain.pool import Pool
+from gpupartition.domain.offered import offered_by
 from gpupartition.kinds import NODE_STATES, POLICIES
 
 NODES: Final = 1_000
@@ -85,7 +85,7 @@ def _pool(parts: int) -> str:
         {"metadata": {"name": str(place)}, "spec": {"driver": "d", "nodeName": "n", "pool": pool, **content}}
         for place, content in enumerate(contents)
     ]
-    return Pool.read(slices).to_json()
+    return offered_by(slices).to_json()
 
 
 def _listed(items: Sequence[object]) -> bytes:

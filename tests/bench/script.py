@@ -30,6 +30,7 @@ from gpupartition.api.v1alpha1 import (
 )
 from gpupartition.controller.events import Recorder
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, dump, new_record, with_state
+from gpupartition.domain.offered import offered_by
 from gpupartition.domain.pool import Pool
 from gpupartition.kube import DAEMON_SETS, DEVICE_TAINT_RULES, NODES, PODS, RESOURCE_SLICES, Conflict
 
@@ -240,7 +241,7 @@ class Script:
         return owners == [self._config.objects[0]["metadata"]["name"]] and all(map(is_ready, pods))
 
     def _is_published(self, slices: Sequence[Object]) -> bool:
-        return Pool.read(s for s in slices if s["spec"]["driver"] == self._driver_name).equals(self._config.pool)
+        return offered_by(s for s in slices if s["spec"]["driver"] == self._driver_name).equals(self._config.pool)
 
     async def _tell(self) -> None:
         """Count in the policy's status, as often as the operator does."""

@@ -32,6 +32,7 @@ from gpupartition.domain.destination import is_expected
 from gpupartition.domain.effects import PatchNode
 from gpupartition.domain.entries import last_used
 from gpupartition.domain.holders import holders
+from gpupartition.domain.offered import offered_by
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.reports import reports
 from gpupartition.domain.rest import released_at
@@ -158,7 +159,7 @@ def test_each_backend_answers_or_refuses_in_words(kind: str, data: st.DataObject
 )
 @fuzz("pools")
 def test_a_pool_is_read_whatever_is_published_and_held(slices: list[Object], claims: list[Object]) -> None:
-    pool = Pool.read(s for s in slices if s["spec"]["pool"]["name"] == hostile.NODE)
+    pool = offered_by(s for s in slices if s["spec"]["pool"]["name"] == hostile.NODE)
     again = Pool.from_json(pool.to_json())
     assert again.to_json() == pool.to_json()
     assert pool.equals(pool) is pool.usable

@@ -25,6 +25,7 @@ from gpupartition.domain.disturbance import disturbance
 from gpupartition.domain.effects import CreateSlice, DeleteSlice, PutSlice
 from gpupartition.domain.holders import Holder
 from gpupartition.domain.lifecycle import advance
+from gpupartition.domain.offered import offered_by
 from gpupartition.domain.pool import Device, Pool
 from gpupartition.domain.rest import rest
 from gpupartition.domain.retiring import retired
@@ -211,7 +212,7 @@ def _told(state: NodeStateStatus) -> str:
 
 
 def _pool(there: Slices) -> Pool:
-    return Pool.read(facts(there).slices)
+    return offered_by(facts(there).slices)
 
 
 SCENES: Final = {

@@ -17,6 +17,7 @@ from gpupartition.domain.backend import Cluster, Config
 from gpupartition.domain.destination import expected_pool
 from gpupartition.domain.effects import CreateSlice, Effect, PutSlice
 from gpupartition.domain.lifecycle import advance
+from gpupartition.domain.offered import offered_by
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.world import AT_REST
 from gpupartition.domain.writes import Subject, effects
@@ -117,7 +118,7 @@ class Publishing:
 
     def broken(self, seen: Seen) -> str:
         """What is wrong with what everybody sees."""
-        state, pool = _state(seen), Pool.read(facts(seen.slices).slices)
+        state, pool = _state(seen), offered_by(facts(seen.slices).slices)
         if seen.wiped and not (pool.usable and pool.devices):
             return ""  # whoever is next writes it again
         if pool.usable and not any(pool.equals(c.pool) for c in (self.previous, self.target)):

@@ -15,6 +15,7 @@ from gpupartition.domain.backend import Cluster, NodeFacts, Problem, Refused
 from gpupartition.domain.changes import blockers_of
 from gpupartition.domain.groups import HOSTNAME, MAX_NODES, PLACES, Group, node_key, of_node, on_nodes
 from gpupartition.domain.leading import former, leader, led, nodes_led, settled
+from gpupartition.domain.offered import offered_by
 from gpupartition.domain.pool import NODES, Pool
 from gpupartition.domain.rest import rest
 from gpupartition.domain.retiring import possible
@@ -88,7 +89,7 @@ def test_slices_say_for_each_device_where_it_is_and_go_with_the_last_of_the_node
     assert devices["spec"]["perDeviceNodeSelection"] is True
     assert all("nodeName" not in body["spec"] for body in bodies)
     assert [owner["name"] for owner in counters["metadata"]["ownerReferences"]] == ["n1", "n2"]
-    assert Pool.read(bodies).equals(group)
+    assert offered_by(bodies).equals(group)
 
 
 # ── nodes come and go ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -105,7 +106,7 @@ def test_devices_of_a_node_that_has_left_stay_beside_the_others_until_they_are_r
     stay = before.retire(after)
     assert after.goes_with(stay)
     both = after.beside(stay)
-    read = Pool.read(published(both, "n1", "n2"))
+    read = offered_by(published(both, "n1", "n2"))
     assert read.usable
     offered, retired = read.without_retired()
     assert offered.equals(after)

@@ -8,7 +8,7 @@ from hypothesis import given
 from tests.properties import hostile
 
 from gpupartition.controller.packed import packed
-from gpupartition.domain.pool import Pool
+from gpupartition.domain.offered import offered_by
 
 
 def published(node: str, *devices: str, pool: str = "") -> dict[str, Any]:
@@ -36,7 +36,7 @@ def test_nodes_that_offer_the_same_share_it() -> None:
     assert one != two
     assert one.offered is two.offered
     assert one.body()["spec"]["devices"] is two.body()["spec"]["devices"]
-    assert Pool.read([one.body()]) is Pool.read([two.body()])
+    assert offered_by([one.body()]) is offered_by([two.body()])
 
 
 def test_a_slice_that_offers_something_else_is_another() -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from gpupartition.domain.offered import offered_by
 from gpupartition.domain.pool import Device, Pool
 
 GI = 1024**3
@@ -44,48 +45,48 @@ def numbered(*names: str, serial: str = "A") -> list[dict[str, Any]]:
 
 
 def test_a_pool_is_all_its_slices_in_the_order_of_their_names() -> None:
-    pool = Pool.read([slice_of("2", **devices("b", "a")), slice_of("1", **counters())])
+    pool = offered_by([slice_of("2", **devices("b", "a")), slice_of("1", **counters())])
     assert pool.usable
     assert [d.name for d in pool.devices] == ["b", "a"]
     assert pool.counters == {"gpu-0": {"memory": 80 * GI}}
 
 
 def test_no_slices_are_an_empty_pool_that_can_be_used() -> None:
-    assert Pool.read([]) == Pool()
-    assert Pool.read([]).usable
+    assert offered_by([]) == Pool()
+    assert offered_by([]).usable
 
 
 def test_a_pool_with_a_missing_slice_cannot_be_used() -> None:
-    pool = Pool.read([slice_of("1", **counters())])
+    pool = offered_by([slice_of("1", **counters())])
     assert not pool.usable
     assert pool.problem == "1 of 2 slices of generation 1 are there"
 
 
 def test_only_the_highest_generation_counts() -> None:
     old = [slice_of("1", **counters()), slice_of("2", **devices("old"))]
-    half = Pool.read([*old, slice_of("3", generation=2, **counters())])
+    half = offered_by([*old, slice_of("3", generation=2, **counters())])
     assert (half.generation, half.usable, half.devices) == (2, False, ())
-    done = Pool.read([*old, slice_of("3", generation=2, **counters()), slice_of("4", generation=2, **devices("new"))])
+    done = offered_by([*old, slice_of("3", generation=2, **counters()), slice_of("4", generation=2, **devices("new"))])
     assert (done.usable, [d.name for d in done.devices]) == (True, ["new"])
 
 
 def test_slices_that_disagree_on_their_number_cannot_be_trusted() -> None:
-    pool = Pool.read([slice_of("1", count=2, **counters()), slice_of("2", count=3, **devices("a"))])
+    pool = offered_by([slice_of("1", count=2, **counters()), slice_of("2", count=3, **devices("a"))])
     assert pool.problem == "2 of 2/3 slices of generation 1 are there"
 
 
 def test_one_bad_reference_makes_the_whole_pool_useless() -> None:
-    unknown_set = Pool.read([slice_of("1", **counters()), slice_of("2", **devices("a", counter_set="gpu-1"))])
+    unknown_set = offered_by([slice_of("1", **counters()), slice_of("2", **devices("a", counter_set="gpu-1"))])
     assert unknown_set.problem == "device a draws on counter memory of gpu-1, which does not exist"
-    unknown_counter = Pool.read([slice_of("1", **counters()), slice_of("2", **devices("a", counter="slices"))])
+    unknown_counter = offered_by([slice_of("1", **counters()), slice_of("2", **devices("a", counter="slices"))])
     assert unknown_counter.problem == "device a draws on counter slices of gpu-0, which does not exist"
 
 
 def test_a_device_or_a_counter_set_that_is_there_twice_makes_the_pool_useless() -> None:
-    assert "device a is there twice" in Pool.read([slice_of("1", count=1, **devices("a", "a"))]).problem
+    assert "device a is there twice" in offered_by([slice_of("1", count=1, **devices("a", "a"))]).problem
     assert (
         "counter set gpu-0 is there twice"
-        in Pool.read([slice_of("1", **counters()), slice_of("2", **counters())]).problem
+        in offered_by([slice_of("1", **counters()), slice_of("2", **counters())]).problem
     )
 
 
@@ -144,7 +145,7 @@ def part(name: str, gpu: str = "gpu-0", kind: str = "half", memory: int = GI) ->
 
 
 def test_nodes_whose_gpus_differ_in_serial_numbers_alone_are_of_one_kind() -> None:
-    one, other = (Pool.read(numbered("gpu-0", "gpu-1", serial=serial)) for serial in ("A", "B"))
+    one, other = (offered_by(numbered("gpu-0", "gpu-1", serial=serial)) for serial in ("A", "B"))
     assert one.equals(other)
     assert one.bare is other.bare
     assert [pool.devices[0].text("uuid") for pool in (one, other, one.bare)] == ["A-gpu-0", "B-gpu-0", ""]
@@ -153,7 +154,7 @@ def test_nodes_whose_gpus_differ_in_serial_numbers_alone_are_of_one_kind() -> No
 
 
 def test_a_node_with_another_device_is_of_another_kind() -> None:
-    one, other = Pool.read(numbered("gpu-0", "gpu-1")), Pool.read(numbered("gpu-0", "gpu-2"))
+    one, other = offered_by(numbered("gpu-0", "gpu-1")), offered_by(numbered("gpu-0", "gpu-2"))
     assert one.bare is not other.bare
     assert one.names == one.gpus == {"gpu-0", "gpu-1"}
     assert other.names == other.gpus == {"gpu-0", "gpu-2"}

@@ -35,6 +35,7 @@ from gpupartition.domain.groups import Group
 from gpupartition.domain.inventory import groups_on, numbered
 from gpupartition.domain.layout import compile_pool, product_of
 from gpupartition.domain.objects import Object
+from gpupartition.domain.offered import offered_by
 from gpupartition.domain.pool import Pool
 from gpupartition.domain.products import unmatched
 from gpupartition.domain.tabled import Tables
@@ -164,7 +165,7 @@ class Publish:
 
         Raises Refused (NoWayBack) for one that the scheduler cannot use: it says nothing about what should be there.
         """
-        pool, _ = Pool.read(self._present(driver, facts)).without_retired()
+        pool, _ = offered_by(self._present(driver, facts)).without_retired()
         if not pool.usable:
             raise Refused(
                 Problem(
@@ -182,7 +183,7 @@ class Publish:
             return Observation(assignment=None, step="", running=self._runs(driver, facts), ready=True, pool=Pool())
         present = self._present(driver, facts)
         anchor = self._anchor(driver, facts)
-        pool, retired = Pool.read(present).without_retired()
+        pool, retired = offered_by(present).without_retired()
         coherent = pool.usable and slices.coherent(present)
         return Observation(
             assignment=slices.assignment_of(anchor) if anchor is not None else None,
@@ -296,7 +297,7 @@ def _senseless(groups: str) -> Sequence[Problem]:
 
 
 def _offered(pool: str, slices: Sequence[Object]) -> str:
-    offered, _ = Pool.read(each for each in slices if each["spec"]["pool"]["name"] == pool).without_retired()
+    offered, _ = offered_by(each for each in slices if each["spec"]["pool"]["name"] == pool).without_retired()
     return fingerprint.short(fingerprint.of_pool(offered)) if offered.usable else ""
 
 

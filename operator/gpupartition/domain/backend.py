@@ -17,6 +17,7 @@ from gpupartition.domain.effects import Effect
 from gpupartition.domain.entries import Document, is_entry
 from gpupartition.domain.groups import Group
 from gpupartition.domain.objects import Object
+from gpupartition.domain.offered import offered_by
 from gpupartition.domain.pool import Pool
 
 T = TypeVar("T")
@@ -128,7 +129,7 @@ class NodeFacts:
     def pool(self, name: str) -> Pool:
         """The pool of this name, as the slices have it."""
         if name not in self._pools:
-            self._pools[name] = Pool.read(s for s in self.slices if s["spec"]["pool"]["name"] == name)
+            self._pools[name] = offered_by(s for s in self.slices if s["spec"]["pool"]["name"] == name)
         return self._pools[name]
 
 

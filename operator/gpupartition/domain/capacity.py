@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from gpupartition.api.v1alpha1 import ProfileCapacity
 from gpupartition.domain import quantity
-from gpupartition.domain.pool import Device, read_device
+from gpupartition.domain.offered import read_device
+from gpupartition.domain.pool import Device
 
 Stock = tuple[tuple[str, int, int], ...]
 """Of each profile: how many devices, and how many of them are allocated."""

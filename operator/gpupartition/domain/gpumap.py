@@ -17,6 +17,7 @@ from gpupartition.domain.capacity import profile_of
 from gpupartition.domain.groups import of_node, on_nodes, over_several
 from gpupartition.domain.holders import Holder, holders
 from gpupartition.domain.objects import Object
+from gpupartition.domain.offered import offered_by
 from gpupartition.domain.pool import NODES, Device, Pool
 
 MEMORY_SLICES: Final = 8  # of a GPU that can be cut by MIG, unless somebody knows better
@@ -98,7 +99,7 @@ def read(
     """
     name = pool or node
     bodies = [s for s in slices if (s["spec"]["driver"], s["spec"]["pool"]["name"]) == (driver, name)]
-    published = Pool.read(bodies)
+    published = offered_by(bodies)
     there, held = of_node(published, node), dict[str, list[Holder]]()
     holding = holders(claims, node=node, driver=driver, pool=name)
     for holder in holding:

@@ -1,8 +1,4 @@
-"""A pool as the scheduler sees it: devices and shared counters, read from ResourceSlices or compiled from a layout.
-
-Follows the allocator's rules for pools (k8s.io/dynamic-resource-allocation, structured: GatherPools): the highest generation counts, the pool
-is usable only when all slices of it are there, and one bad reference makes all of it invalid.
-"""
+"""A pool as the scheduler sees it: devices and shared counters, read from ResourceSlices (offered.py) or compiled from a layout."""
 
 from __future__ import annotations
 
@@ -13,11 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
-import orjson
-
-from gpupartition.domain import quantity
 from gpupartition.domain.objects import as_text
-from gpupartition.names import TAINT_KEY
 
 T = TypeVar("T")
 
@@ -113,6 +105,13 @@ class Pool:
         """The same without attributes, on which nothing depends that is compared: where it was read, one for all nodes of a kind."""
         bare: Pool = self._once.get("bare", self)
         return bare
+
+    def labelled(self, attributes: Iterable[Mapping[str, Any]]) -> Pool:
+        """The same with attributes for each of its devices, whose bare pool this is."""
+        devices = zip(self.devices, attributes, strict=True)
+        pool = replace(self, devices=tuple(replace(device, attributes=its_own) for device, its_own in devices))
+        pool._once["bare"] = self  # noqa: SLF001
+        return pool
 
     def of_kind(self, asked: Callable[[Pool], T]) -> T:
         """What has nothing to do with attributes: worked out once for all nodes of a kind."""
@@ -229,16 +228,6 @@ class Pool:
         """The pool that `to_json` wrote; the empty text is the empty pool."""
         return _from_json(text)
 
-    @classmethod
-    def read(cls, slices: Iterable[Mapping[str, Any]]) -> Pool:
-        """What the scheduler makes of these ResourceSlices, all of one driver and one pool (an empty iterable: the empty pool)."""
-        ordered = sorted(slices, key=lambda s: str(s["metadata"]["name"]))
-        generation = max((int(s["spec"]["pool"]["generation"]) for s in ordered), default=0)
-        current = [s["spec"] for s in ordered if int(s["spec"]["pool"]["generation"]) == generation]
-        attributes = [body.get("attributes", {}) for spec in current for body in spec.get("devices", ())]
-        bare = _read(generation, orjson.dumps(list(map(_without_attributes, current))))
-        return _labelled(bare, orjson.dumps(attributes)) if any(attributes) else bare
-
 
 FLEET: Final = 128
 """The nodes of a fleet have a few pools, and what follows from one pool is worked out once for all that have it."""
@@ -262,46 +251,6 @@ def _shape(pool: Pool, kept: Collection[str] = ()) -> list[tuple[str, tuple[str,
     return sorted(
         (d.gpu, (d.kind,)) if d.gpu else (d.name, tuple(sorted(d.costs))) for d in pool.devices if d.gpu not in kept
     )
-
-
-@lru_cache(maxsize=FLEET)
-def _read(generation: int, offered: bytes) -> Pool:
-    counters: dict[str, Amounts] = {}
-    devices: list[Device] = []
-    problems: list[str] = []
-    contents = orjson.loads(offered)
-    for _, counter_sets, bodies in contents:
-        for counter_set in counter_sets:
-            if counter_set["name"] in counters:
-                problems.append(f"counter set {counter_set['name']} is there twice")
-            counters[counter_set["name"]] = _amounts(counter_set["counters"])
-        devices += [read_device(body) for body in bodies]
-    counts = {int(count) for count, *_ in contents}
-    if counts and counts != {len(contents)}:
-        wanted = "/".join(str(c) for c in sorted(counts))
-        problems.append(f"{len(contents)} of {wanted} slices of generation {generation} are there")
-    names = Counter(d.name for d in devices)
-    problems += [f"device {name} is there twice" for name in sorted(names) if names[name] > 1]
-    for device in devices:
-        for name, cost in device.costs.items():
-            missing = sorted(set(cost) - set(counters.get(name, ())))
-            if missing:
-                problems.append(f"device {device.name} draws on counter {missing[0]} of {name}, which does not exist")
-    return Pool(devices=tuple(devices), counters=counters, generation=generation, problem="; ".join(problems[:3]))
-
-
-def _without_attributes(spec: Mapping[str, Any]) -> list[Any]:
-    """What slices of all nodes of a kind offer: their GPUs differ in serial numbers."""
-    devices = [{name: of for name, of in body.items() if name != "attributes"} for body in spec.get("devices", ())]
-    return [spec["pool"]["resourceSliceCount"], spec.get("sharedCounters", ()), devices]
-
-
-@lru_cache(maxsize=FLEET)
-def _labelled(bare: Pool, attributes: bytes) -> Pool:
-    devices = zip(bare.devices, orjson.loads(attributes), strict=True)
-    pool = replace(bare, devices=tuple(replace(device, attributes=its_own) for device, its_own in devices))
-    pool._once["bare"] = bare  # noqa: SLF001
-    return pool
 
 
 @lru_cache(maxsize=FLEET)
@@ -359,30 +308,6 @@ def _from_json(text: str) -> Pool:
         kept=body.get("kept", {}),
         group=body.get("group", ""),
     )
-
-
-def read_device(device: Mapping[str, Any]) -> Device:
-    """One entry of `spec.devices`."""
-    capacity, shared = device.get("capacity", {}), bool(device.get("allowMultipleAllocations", False))
-    policies = {k: v["requestPolicy"] for k, v in capacity.items() if "requestPolicy" in v} if shared else {}
-    costs = {c["counterSet"]: _amounts(c["counters"]) for c in device.get("consumesCounters", ())}
-    return Device(
-        name=device["name"],
-        capacity=_amounts(capacity),
-        costs=costs,
-        shared=shared,
-        attributes=device.get("attributes", {}),
-        request_policy=policies,
-        retired=any(taint.get("key") == TAINT_KEY for taint in device.get("taints", ())),
-        place={name: device[name] for name in _PLACES if name in device},
-    )
-
-
-_PLACES: Final = ("nodeName", "nodeSelector", "allNodes")
-
-
-def _amounts(values: Mapping[str, Mapping[str, Any]]) -> Amounts:
-    return {name: quantity.capped(str(value["value"])) for name, value in values.items()}
 
 
 def _device_to_json(device: Device) -> dict[str, Any]:
