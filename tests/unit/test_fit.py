@@ -270,6 +270,15 @@ def test_why_somebody_gets_nothing_is_told() -> None:
     }
 
 
+def test_that_the_scheduler_takes_nothing_of_a_pool_is_told_with_the_reason() -> None:
+    where = floor([node("n1")], publishes("n1", "a", "a"))
+    (outcome,) = where.place([alone(claim("c"))]).values()
+    assert outcome.fits is Fits.NO
+    assert outcome.why == (
+        f"no node that it may run on has such devices; nothing is taken of pool n1 of {GPU}: device a is there twice"
+    )
+
+
 def test_a_selector_that_cannot_be_asked_gives_the_pod_up_with_the_reason() -> None:
     wanted = claim("c", asking(f"device.attributes['{GPU}'].nothing == 1", device_class="gpu"))
     (outcome,) = floor([node("n1")], publishes("n1", "a")).place([alone(wanted)]).values()

@@ -19,11 +19,13 @@ from typing import Final
 from gpupartition.domain.allocator.allocate import Allocator, Answer
 from gpupartition.domain.allocator.claims import is_tolerated
 from gpupartition.domain.allocator.places import Node, selects
+from gpupartition.domain.allocator.pools import PoolId
 from gpupartition.domain.allocator.selectors import Unknown
 from gpupartition.domain.allocator.shares import DeviceId, Held
 from gpupartition.domain.allocator.wanted import GivenUp
 from gpupartition.domain.asks import Ask, Key, is_allocated, key_of
 from gpupartition.domain.objects import Object
+from gpupartition.domain.wording import few
 
 UNSCHEDULABLE: Final = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}  # what a cordon means
 
@@ -124,15 +126,20 @@ class Floor:
 
     def _why_not(self, ask: Ask, wanted: Sequence[Object], late: Callable[[], bool]) -> str:
         """Whether there is nothing, or nothing left."""
-        nodes = self._nodes_for(ask)
+        nodes, invalid = self._nodes_for(ask), dict[PoolId, str]()
         if not nodes:
             return "there is no node that it may run on"
         try:
-            if any(self._empty.allocate(node, wanted, late=late).claims is not None for node in nodes):
-                return "what it could have is taken, or too little of it is left on any one node"
+            for node in nodes:
+                answer = self._empty.allocate(node, wanted, late=late)
+                if answer.claims is not None:
+                    return "what it could have is taken, or too little of it is left on any one node"
+                invalid |= answer.invalid
         except (GivenUp, Unknown):
             return "no node that it may run on has such devices free"
-        return "no node that it may run on has such devices"
+        pools = [f"pool {name} of {driver}: {why}" for (driver, name), why in sorted(invalid.items())]
+        told = f"; nothing is taken of {few(pools, between='; ')}" if pools else ""
+        return f"no node that it may run on has such devices{told}"
 
 
 @dataclass(slots=True)
