@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 from tests.unit.published import Server, config, driver
 
-from gpupartition.domain.backend import Config, Refused
+from gpupartition.domain.backend import Config
+from gpupartition.domain.problem import Refused
 from gpupartition.tables import mig
 
 PROFILE_NAMES = st.text(alphabet="abg123.+-_G", min_size=1, max_size=8)

@@ -26,7 +26,7 @@ from gpupartition.controller.reading import NOBODY
 from gpupartition.controller.records import Record
 from gpupartition.domain import gpumap
 from gpupartition.domain.admission import Rules, Standing, admit
-from gpupartition.domain.backend import Cluster, Config, NodeFacts, Refused
+from gpupartition.domain.backend import Cluster, Config, NodeFacts
 from gpupartition.domain.conditions import summarise
 from gpupartition.domain.destination import is_expected
 from gpupartition.domain.effects import PatchNode
@@ -34,6 +34,7 @@ from gpupartition.domain.entries import last_used
 from gpupartition.domain.holders import holders
 from gpupartition.domain.offered import offered_by
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.problem import Refused
 from gpupartition.domain.reports import reports
 from gpupartition.domain.rest import released_at
 from gpupartition.domain.rollout import UNREADABLE, Rollout

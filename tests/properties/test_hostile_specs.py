@@ -24,11 +24,12 @@ from gpupartition.backends.plugin_pods import base_label
 from gpupartition.backends.slices import slice_name
 from gpupartition.cli.offline import refused
 from gpupartition.domain.allocator.selectors import selects
-from gpupartition.domain.backend import Cluster, NodeFacts, Refused
+from gpupartition.domain.backend import Cluster, NodeFacts
 from gpupartition.domain.device_classes import Offer, device_class, selector
 from gpupartition.domain.effects import PatchNode
 from gpupartition.domain.eviction import Occupant, Refusal, budgets_of, next_to_go, rests, spared
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.problem import Refused
 from gpupartition.kube import Object
 
 refused(hostile.SOMETHING)  # as in the other tests of this kind

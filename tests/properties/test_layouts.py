@@ -17,9 +17,10 @@ from tests.unit.published import BACKEND, Server, config, driver, node
 
 from gpupartition.backends.plugin_template import whole_fingerprint
 from gpupartition.domain import fingerprint, quantity
-from gpupartition.domain.backend import Config, Refused
+from gpupartition.domain.backend import Config
 from gpupartition.domain.counters import slug
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.problem import Refused
 
 GI = 1024**3
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")

@@ -11,8 +11,8 @@ from tests.unit.worlds import HALVES, T0
 from gpupartition.api.v1alpha1 import Assigned, Blocker, NodeStateStatus, Phase, PolicySpec, PolicyStatus
 from gpupartition.domain import destination
 from gpupartition.domain.admission import Admission, Standing
-from gpupartition.domain.backend import Problem, Turn
 from gpupartition.domain.conditions import summarise
+from gpupartition.domain.problem import Problem, Turn
 from gpupartition.domain.rollout import UNREADABLE, Rollout
 from gpupartition.domain.world import AT_REST
 

@@ -32,9 +32,10 @@ from tests.unit.amd import (
 from tests.unit.vendor import pod, policy
 
 from gpupartition.backends.amd_dcm import PROFILE, STATE
-from gpupartition.domain.backend import Config, NodeFacts, Problem, Refused, Turn
+from gpupartition.domain.backend import Config, NodeFacts
 from gpupartition.domain.effects import PatchNode
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.problem import Problem, Refused, Turn
 from gpupartition.names import STEP
 
 

@@ -14,7 +14,7 @@ import yaml
 from gpupartition import tables
 from gpupartition.backends import amd_limits, by_label
 from gpupartition.domain.amd_modes import COMPUTE, MEMORY, Mode, Trust, known_mode, model_of
-from gpupartition.domain.backend import Problem, Refused
+from gpupartition.domain.problem import Problem, Refused
 from gpupartition.tables import amd
 
 MODELS = amd.builtin()

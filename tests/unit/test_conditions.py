@@ -34,7 +34,7 @@ from tests.unit.worlds import T0
 
 from gpupartition.api.v1alpha1 import Condition, Phase, PolicyStatus, Suspended
 from gpupartition.domain import destination
-from gpupartition.domain.backend import Problem
+from gpupartition.domain.problem import Problem
 from gpupartition.domain.rollout import Rollout
 
 

@@ -30,9 +30,10 @@ from tests.unit.example import (
 from gpupartition.api.v1alpha1 import PolicySpec
 from gpupartition.backends.plugin_pods import base_label
 from gpupartition.controller.trimmed import trim_pod
-from gpupartition.domain.backend import Cluster, NodeFacts, Problem, Refused, Turn
+from gpupartition.domain.backend import Cluster, NodeFacts
 from gpupartition.domain.effects import PatchNode
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.problem import Problem, Refused, Turn
 from gpupartition.names import DRIVER, FINGERPRINT, LAYOUT, STEP
 
 GI = 1024**3

@@ -11,12 +11,13 @@ from tests.unit.racks import OWN, RACK, compiled, facts, node, pool, published, 
 from tests.unit.worlds import HALVES, holder, record, seen, world
 
 from gpupartition.api.v1alpha1 import NodeStateStatus, Phase
-from gpupartition.domain.backend import Cluster, NodeFacts, Problem, Refused
+from gpupartition.domain.backend import Cluster, NodeFacts
 from gpupartition.domain.changes import blockers_of
 from gpupartition.domain.groups import HOSTNAME, MAX_NODES, PLACES, Group, node_key, of_node, on_nodes
 from gpupartition.domain.leading import former, leader, led, nodes_led, settled
 from gpupartition.domain.offered import offered_by
 from gpupartition.domain.pool import NODES, Pool
+from gpupartition.domain.problem import Problem, Refused
 from gpupartition.domain.rest import rest
 from gpupartition.domain.retiring import possible
 from gpupartition.domain.world import AT_REST

@@ -16,9 +16,9 @@ import yaml
 
 from gpupartition.backends.installed import with_tables
 from gpupartition.domain import mig
-from gpupartition.domain.backend import Refused
 from gpupartition.domain.mig import GpuModel, Profile
 from gpupartition.domain.mig_layouts import Placement, nearest, place, told, why_not
+from gpupartition.domain.problem import Refused
 from gpupartition.tables import mig as tables
 
 ROOT = Path(__file__).parents[2]

@@ -34,9 +34,10 @@ from tests.unit.vendor import T0, config_map_of, pod
 
 from gpupartition.backends.nvidia_limits import DEPLOYED
 from gpupartition.backends.nvidia_mig import CONFIG, STATE
-from gpupartition.domain.backend import Cluster, Config, NodeFacts, Problem, Refused, Turn
+from gpupartition.domain.backend import Cluster, Config, NodeFacts
 from gpupartition.domain.effects import PatchNode
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.problem import Problem, Refused, Turn
 from gpupartition.domain.products import hint
 from gpupartition.names import ENTRIES, STEP
 

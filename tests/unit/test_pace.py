@@ -20,9 +20,9 @@ from gpupartition.api.v1alpha1 import (
     PolicyStatus,
 )
 from gpupartition.domain.admission import Admission, Rules, Standing, admit
-from gpupartition.domain.backend import Problem, Turn
 from gpupartition.domain.conditions import summarise, verdict
 from gpupartition.domain.lifecycle import advance
+from gpupartition.domain.problem import Problem, Turn
 from gpupartition.domain.rest import released_at, rest
 from gpupartition.domain.rollout import Rollout
 from gpupartition.domain.world import Limits

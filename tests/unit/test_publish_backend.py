@@ -10,10 +10,11 @@ from tests.unit.published import BACKEND, H100, Server, choices, config, driver,
 from gpupartition.api.v1alpha1 import Assigned, DriverSpec
 from gpupartition.backends.probe import dropped, probe
 from gpupartition.backends.slices import slice_name
-from gpupartition.domain.backend import Cluster, Config, Problem, Refused
+from gpupartition.domain.backend import Cluster, Config
 from gpupartition.domain.counters import slug
 from gpupartition.domain.effects import Effect
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.problem import Problem, Refused
 from gpupartition.domain.products import plain_product
 from gpupartition.names import DRAWING, FINGERPRINT, LAYOUT, STEP
 

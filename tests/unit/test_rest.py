@@ -25,9 +25,9 @@ from tests.unit.worlds import (
 )
 
 from gpupartition.api.v1alpha1 import Assigned, Blocker, Drain, DrainMode, NodeStateStatus, Phase
-from gpupartition.domain.backend import Problem
 from gpupartition.domain.changes import class_of
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.problem import Problem
 from gpupartition.domain.rest import rest
 from gpupartition.domain.world import AT_REST, World
 

@@ -15,11 +15,12 @@ from tests.unit.published import BACKEND, choices, config, driver, layout, node
 
 from gpupartition.api.v1alpha1 import DriverSpec
 from gpupartition.domain.amd_modes import AmdModel, Mode
-from gpupartition.domain.backend import Cluster, Config, Problem, Refused
+from gpupartition.domain.backend import Cluster, Config
 from gpupartition.domain.counters import Placed, equal_parts, everywhere, in_order, whole
 from gpupartition.domain.gpus import MIB, Gpu
 from gpupartition.domain.mig import COMPUTE, GpuModel
 from gpupartition.domain.pool import Device, Pool
+from gpupartition.domain.problem import Problem, Refused
 from gpupartition.domain.tabled import Tables, tabled
 from gpupartition.tables import amd, mig
 

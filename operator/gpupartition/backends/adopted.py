@@ -22,10 +22,11 @@ from gpupartition.backends.example_limits import published
 from gpupartition.backends.plugin_template import Settings
 from gpupartition.domain.adoption import LeftOut, free
 from gpupartition.domain.amd_modes import WHOLE, Mode
-from gpupartition.domain.backend import Cluster, Config, NodeFacts, Refused
+from gpupartition.domain.backend import Cluster, Config, NodeFacts
 from gpupartition.domain.counters import FULL
 from gpupartition.domain.groups import HOSTNAME
 from gpupartition.domain.pool import Device, Pool
+from gpupartition.domain.problem import Refused
 from gpupartition.domain.products import Product
 
 Words = dict[str, Any]

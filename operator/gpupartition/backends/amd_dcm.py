@@ -33,10 +33,11 @@ from gpupartition.backends.installed import no_table, tables_in, with_tables
 from gpupartition.backends.node_label import label_of, step_of
 from gpupartition.backends.plugin_pods import plugin_pod, why_not_ready
 from gpupartition.domain.amd_modes import WHOLE, AmdModel
-from gpupartition.domain.backend import Cluster, Config, NodeFacts, Observation, Problem, Refused
+from gpupartition.domain.backend import Cluster, Config, NodeFacts, Observation
 from gpupartition.domain.objects import Object
 from gpupartition.domain.others import writer
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.problem import Problem, Refused
 from gpupartition.domain.products import nothing_cut, unmatched
 from gpupartition.tables import amd
 

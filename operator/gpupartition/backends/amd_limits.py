@@ -14,9 +14,10 @@ from gpupartition.backends.dcm import services
 from gpupartition.backends.gpu_by_gpu import cut_each, insist, unsupported
 from gpupartition.backends.installed import containers, offered
 from gpupartition.domain.amd_modes import WHOLE, AmdModel, Mode, known_mode, model_of
-from gpupartition.domain.backend import Cluster, Problem, Refused, Turn
+from gpupartition.domain.backend import Cluster
 from gpupartition.domain.objects import Object
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.problem import Problem, Refused, Turn
 from gpupartition.domain.products import Product
 
 _AUTO: Final = "AutoPartition=true"

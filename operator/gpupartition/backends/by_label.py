@@ -14,10 +14,11 @@ from gpupartition.api.v1alpha1 import Assigned, DriverSpec, ObjectRef
 from gpupartition.backends import node_label
 from gpupartition.backends.installed import config_problems, mounts
 from gpupartition.backends.node_label import OnNode
-from gpupartition.domain.backend import Cluster, Config, NodeFacts, Problem
+from gpupartition.domain.backend import Cluster, Config, NodeFacts
 from gpupartition.domain.effects import Effect
 from gpupartition.domain.entries import Document
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.problem import Problem
 
 PREFIX: Final = "gpp-"  # entries of the operator's own are called so, and by their fingerprint
 

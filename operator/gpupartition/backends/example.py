@@ -31,12 +31,13 @@ from gpupartition.backends.plugin_pods import (
 from gpupartition.backends.plugin_template import Settings, Unreadable
 from gpupartition.backends.probe import losses
 from gpupartition.domain import fingerprint
-from gpupartition.domain.backend import Cluster, Config, NodeFacts, Observation, Problem, Refused
+from gpupartition.domain.backend import Cluster, Config, NodeFacts, Observation
 from gpupartition.domain.effects import Effect
 from gpupartition.domain.entries import Document
 from gpupartition.domain.objects import Object
 from gpupartition.domain.others import writer
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.problem import Problem, Refused
 from gpupartition.names import DRIVER, FINGERPRINT, LAYOUT
 
 _NO_WAY_BACK: Final = "NoWayBack"

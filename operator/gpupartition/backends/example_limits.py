@@ -14,9 +14,9 @@ from gpupartition.api.v1alpha1 import Layout, LayoutType, SharingMode
 from gpupartition.backends import plugin_template as plugin
 from gpupartition.backends.plugin_template import Settings
 from gpupartition.backends.slices import MAX_COUNTER_SETS, MAX_DEVICES
-from gpupartition.domain.backend import Problem
 from gpupartition.domain.objects import Object
 from gpupartition.domain.pool import Device, Pool
+from gpupartition.domain.problem import Problem
 from gpupartition.names import LAYOUT
 
 MEMORY: Final = 80 * 1024**3  # bytes of every GPU that the driver simulates (internal/profiles/gpu/gpu.go, v0.4.0)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from gpupartition.api.v1alpha1 import Layout, LayoutType, SharingMode
-from gpupartition.domain.backend import Problem, Refused
+from gpupartition.domain.problem import Problem, Refused
 from gpupartition.domain.products import Product, means, nothing_cut
 
 C = TypeVar("C")

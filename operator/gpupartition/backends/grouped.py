@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from gpupartition.api.v1alpha1 import MultiNode
-from gpupartition.domain.backend import NodeFacts, Problem, Refused
+from gpupartition.domain.backend import NodeFacts
 from gpupartition.domain.groups import HOSTNAME, MAX_NODES, Group, joined
 from gpupartition.domain.layout import too_much
 from gpupartition.domain.objects import Object
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.problem import Problem, Refused
 
 
 def hostname(node: Object) -> str:

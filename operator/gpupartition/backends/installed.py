@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
-from gpupartition.domain.backend import Cluster, Problem, Refused
+from gpupartition.domain.backend import Cluster
 from gpupartition.domain.entries import MAX_SIZE, Document, Unreadable
 from gpupartition.domain.objects import Object
+from gpupartition.domain.problem import Problem, Refused
 from gpupartition.domain.yaml_text import Illegible, documents
 
 

@@ -13,12 +13,13 @@ from functools import lru_cache
 from typing import Any, Final
 
 from gpupartition.backends.installed import no_table, tables_in, with_tables
-from gpupartition.domain.backend import Cluster, Problem
+from gpupartition.domain.backend import Cluster
 from gpupartition.domain.gpus import MAX_GPUS
 from gpupartition.domain.mig import GpuModel, find
 from gpupartition.domain.mig_layouts import place
 from gpupartition.domain.objects import Object
 from gpupartition.domain.pool import Device, Pool
+from gpupartition.domain.problem import Problem
 from gpupartition.domain.products import Product
 from gpupartition.tables import mig
 

@@ -10,10 +10,11 @@ from gpupartition.backends.by_label import Software, missing
 from gpupartition.backends.gpu_by_gpu import cut_each, insist, unsupported
 from gpupartition.backends.installed import env, offered
 from gpupartition.backends.nvidia_gpus import COUNT, PRODUCT, Cut, Cuts, Gpus, MigGpu, Table, numbers
-from gpupartition.domain.backend import Cluster, Problem, Turn
+from gpupartition.domain.backend import Cluster
 from gpupartition.domain.mig import model_of
 from gpupartition.domain.mig_wanted import wanted
 from gpupartition.domain.objects import Object
+from gpupartition.domain.problem import Problem, Turn
 
 _PLUGIN_APP: Final = "nvidia-device-plugin"
 DEPLOYED: Final = "nvidia.com/gpu.deploy.device-plugin"  # by this label of a node the GPU operator's own chooses it

@@ -35,11 +35,12 @@ from gpupartition.backends.nvidia_limits import (
     no_inventory,
 )
 from gpupartition.backends.plugin_pods import plugin_pod, why_not_ready
-from gpupartition.domain.backend import Cluster, Config, NodeFacts, Observation, Problem, Refused
+from gpupartition.domain.backend import Cluster, Config, NodeFacts, Observation
 from gpupartition.domain.entries import written
 from gpupartition.domain.objects import Object
 from gpupartition.domain.others import writer
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.problem import Problem, Refused
 from gpupartition.domain.products import unmatched
 
 DRIVER_NAME: Final = "gpu.nvidia.com"

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from gpupartition.backends import pod_template
 from gpupartition.domain import fingerprint
-from gpupartition.domain.backend import Problem
 from gpupartition.domain.objects import as_text
+from gpupartition.domain.problem import Problem
 from gpupartition.names import DRIVER, LAYOUT
 
 PARTS: Final = "GPU_PARTITIONS"

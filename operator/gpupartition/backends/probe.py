@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from gpupartition.api.v1alpha1 import DriverSpec
 from gpupartition.backends.slices import Target, skips
-from gpupartition.domain.backend import Problem, Turn
 from gpupartition.domain.fingerprint import Json
 from gpupartition.domain.pool import Device, Pool
+from gpupartition.domain.problem import Problem, Turn
 
 _DRIVER: Final = "probe.gpupartition.dev"
 _NODE: Final = "gpupartition-probe"

@@ -20,15 +20,7 @@ from gpupartition.backends.grouped import follows, hostname, joined_by, pool_of
 from gpupartition.backends.probe import gate_off
 from gpupartition.backends.slices import Target
 from gpupartition.domain import fingerprint
-from gpupartition.domain.backend import (
-    Cluster,
-    Config,
-    Kept,
-    NodeFacts,
-    Observation,
-    Problem,
-    Refused,
-)
+from gpupartition.domain.backend import Cluster, Config, Kept, NodeFacts, Observation
 from gpupartition.domain.effects import Effect
 from gpupartition.domain.entries import Document
 from gpupartition.domain.groups import Group
@@ -37,6 +29,7 @@ from gpupartition.domain.layout import compile_pool, product_of
 from gpupartition.domain.objects import Object
 from gpupartition.domain.offered import offered_by
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.problem import Problem, Refused
 from gpupartition.domain.products import unmatched
 from gpupartition.domain.tabled import Tables
 from gpupartition.tables import amd, mig

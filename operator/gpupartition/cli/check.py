@@ -222,7 +222,7 @@ async def _written(
 ) -> tuple[list[Found], set[str]]:
     """What is true of each GpuPartitionDriver, and the names under which they publish."""
     from gpupartition.cli.planned import copied
-    from gpupartition.domain.backend import Refused
+    from gpupartition.domain.problem import Refused
 
     _, intents = await copied(client, settings)
     found: list[Found] = []

@@ -23,8 +23,8 @@ from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.controller.trimmed import trim, trim_claim
 from gpupartition.controller.world import Reader
 from gpupartition.domain.admission import Admission
-from gpupartition.domain.backend import Problem, Refused, Turn
 from gpupartition.domain.plan import Plan
+from gpupartition.domain.problem import Problem, Refused, Turn
 from gpupartition.kube import Client, Object
 from gpupartition.kube.pauses import unhurried
 from gpupartition.kube.reflector import key_of

@@ -31,8 +31,9 @@ from gpupartition.domain.adoption import (
     unfit,
     why_not,
 )
-from gpupartition.domain.backend import NodeFacts, Problem, Refused
+from gpupartition.domain.backend import NodeFacts
 from gpupartition.domain.groups import HOSTNAME
+from gpupartition.domain.problem import Problem, Refused
 from gpupartition.kube import DAEMON_SETS, NODES, Client, Object
 from gpupartition.names import API_VERSION
 from gpupartition.settings import Settings

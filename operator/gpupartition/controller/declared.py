@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from gpupartition import names
 from gpupartition.api.v1alpha1 import DriverSpec, DriverStatus, PolicySpec, PolicyStatus
 from gpupartition.domain import windows
-from gpupartition.domain.backend import Backend, Cluster, Problem, Refused
+from gpupartition.domain.backend import Backend, Cluster
+from gpupartition.domain.problem import Problem, Refused
 from gpupartition.domain.quiesce import Way
 from gpupartition.domain.selector import matches
 from gpupartition.domain.suspension import Suspension, of_policy

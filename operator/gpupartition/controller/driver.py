@@ -14,7 +14,7 @@ from gpupartition.controller.intent import Intents
 from gpupartition.controller.probe import GRANTED
 from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, dump
 from gpupartition.controller.scope import ledger_of
-from gpupartition.domain.backend import Problem, Refused
+from gpupartition.domain.problem import Problem, Refused
 from gpupartition.domain.wording import few
 from gpupartition.kube import Client, NotFound, Object
 

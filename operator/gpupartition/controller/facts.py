@@ -10,9 +10,10 @@ from gpupartition.api.v1alpha1 import Grant
 from gpupartition.controller.declared import Driver, Policy
 from gpupartition.controller.intent import Intent, revert
 from gpupartition.controller.records import Record
-from gpupartition.domain.backend import Config, NodeFacts, Observation, Refused
+from gpupartition.domain.backend import Config, NodeFacts, Observation
 from gpupartition.domain.entries import used, written
 from gpupartition.domain.leading import led
+from gpupartition.domain.problem import Refused
 from gpupartition.domain.retiring import published
 from gpupartition.domain.world import AT_REST, State
 from gpupartition.kube import Object

@@ -16,9 +16,10 @@ from gpupartition.controller.declared import Driver, Policy, readable
 from gpupartition.controller.groups import Groups
 from gpupartition.controller.probe import Probe
 from gpupartition.controller.remembered import Recent
-from gpupartition.domain.backend import Cluster, Config, NodeFacts, Problem, Refused, Turn
+from gpupartition.domain.backend import Cluster, Config, NodeFacts
 from gpupartition.domain.groups import Group
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.problem import Problem, Refused, Turn
 from gpupartition.domain.quiesce import chosen
 from gpupartition.kube import Kind, Object
 

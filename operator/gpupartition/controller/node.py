@@ -19,7 +19,6 @@ from gpupartition.controller.reading import Reading, written
 from gpupartition.controller.records import NODE_STATES, Record, with_state
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.controller.world import Moved, Reader
-from gpupartition.domain.backend import Refused
 from gpupartition.domain.destination import is_expected
 from gpupartition.domain.effects import (
     CreateSlice,
@@ -35,6 +34,7 @@ from gpupartition.domain.eviction import rests
 from gpupartition.domain.lifecycle import advance
 from gpupartition.domain.phases import time_left
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.problem import Refused
 from gpupartition.domain.rest import rest
 from gpupartition.domain.world import AT_REST, Step, World
 from gpupartition.domain.writes import effects

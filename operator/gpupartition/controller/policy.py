@@ -23,8 +23,9 @@ from gpupartition.controller.records import DRIVERS, NODE_STATES, POLICIES, Reco
 from gpupartition.controller.remembered import Recent
 from gpupartition.controller.scope import FAILURES, Scope, ledger_of, read_scope
 from gpupartition.controller.summary import Summary, sooner
-from gpupartition.domain.backend import Config, Problem, Refused, Turn
+from gpupartition.domain.backend import Config
 from gpupartition.domain.entries import is_there
+from gpupartition.domain.problem import Problem, Refused, Turn
 from gpupartition.domain.world import AT_REST
 from gpupartition.kube import Client, Conflict, NotFound, Object
 

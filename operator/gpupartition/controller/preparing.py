@@ -11,9 +11,9 @@ from gpupartition.controller import clock
 from gpupartition.controller.intent import Intents
 from gpupartition.controller.records import NODE_STATES, Record
 from gpupartition.controller.scope import Scope
-from gpupartition.domain.backend import Refused
 from gpupartition.domain.entries import Document, identity, waits_for_rest
 from gpupartition.domain.objects import Object
+from gpupartition.domain.problem import Refused
 from gpupartition.domain.world import AT_REST
 from gpupartition.kube import CONFIG_MAPS, Client, Conflict, Forbidden, Invalid
 

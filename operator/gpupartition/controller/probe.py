@@ -11,7 +11,7 @@ from typing import Final
 
 from gpupartition.api.v1alpha1 import Drain, DrainMode, DriverSpec, OnTimeout
 from gpupartition.backends import probe as slices
-from gpupartition.domain.backend import Problem, Turn
+from gpupartition.domain.problem import Problem, Turn
 from gpupartition.domain.quiesce import TAINTS, chosen
 from gpupartition.kube import DEVICE_TAINT_RULES, RESOURCE_SLICES, ApiError, Client, Kind, NotServed
 

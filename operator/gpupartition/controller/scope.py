@@ -15,10 +15,10 @@ from gpupartition.controller.readiness import is_ready, since_ready
 from gpupartition.controller.records import Record
 from gpupartition.controller.remembered import Remembered
 from gpupartition.domain.admission import Standing
-from gpupartition.domain.backend import Problem, Turn
 from gpupartition.domain.destination import STRANDED
 from gpupartition.domain.groups import Group
 from gpupartition.domain.others import at_work, skips
+from gpupartition.domain.problem import Problem, Turn
 from gpupartition.domain.products import hint
 from gpupartition.domain.recovery import restarted_since
 from gpupartition.domain.rest import released_at, same_layout

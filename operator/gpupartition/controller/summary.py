@@ -22,12 +22,13 @@ from gpupartition.controller.planner import Observer
 from gpupartition.controller.records import DRIVERS, POLICIES, dump
 from gpupartition.controller.scope import Scope, Standings, ledger_of
 from gpupartition.domain.admission import Admission, as_granted
-from gpupartition.domain.backend import NodeFacts, Problem
+from gpupartition.domain.backend import NodeFacts
 from gpupartition.domain.conditions import summarise
 from gpupartition.domain.phases import DEGRADED
 from gpupartition.domain.plan import Plan
 from gpupartition.domain.plan_summary import sentence
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.problem import Problem
 from gpupartition.domain.rollout import Rollout
 from gpupartition.kube import RESOURCE_SLICES, Client, Conflict, NotFound, Object
 from gpupartition.kube.reflector import Reflector

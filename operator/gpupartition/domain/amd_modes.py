@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NoReturn
 
-from gpupartition.domain.backend import Problem, Refused
+from gpupartition.domain.problem import Problem, Refused
 
 COMPUTE: Final = ("SPX", "DPX", "QPX", "CPX")
 MEMORY: Final = ("NPS1", "NPS2", "NPS4")

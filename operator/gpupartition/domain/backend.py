@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Literal, Protocol, TypeVar
 
 from gpupartition.api.v1alpha1 import Assigned, DriverSpec, PolicySpec
@@ -19,34 +18,9 @@ from gpupartition.domain.groups import Group
 from gpupartition.domain.objects import Object
 from gpupartition.domain.offered import offered_by
 from gpupartition.domain.pool import Pool
+from gpupartition.domain.problem import Problem
 
 T = TypeVar("T")
-
-
-class Turn(StrEnum):
-    """Who has to do something about a problem."""
-
-    USER = "User"
-    CLUSTER = "Cluster"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """Why something cannot be: where, why, what to do. `reason` is the condition's reason, CamelCase.
-
-    `of_node`: it keeps this one node out, and the others go on without it. `passing`: until others are done.
-    """
-
-    reason: str
-    at: str
-    why: str
-    fix: str
-    turn: Turn = Turn.USER
-    of_node: bool = False
-    passing: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.at}: {self.why}; {self.fix}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,11 +227,3 @@ class Backend(Protocol):
 
         `step` is the one that brought it, None for a node at rest.
         """
-
-
-class Refused(Exception):  # noqa: N818  (reads as what happened)
-    """The policy or the installation asks for something that cannot be."""
-
-    def __init__(self, *problems: Problem) -> None:
-        super().__init__("; ".join(str(p) for p in problems))
-        self.problems = problems

@@ -20,11 +20,11 @@ from gpupartition.api.v1alpha1 import (
     ProfileCapacity,
     Suspended,
 )
-from gpupartition.domain.backend import Turn
 from gpupartition.domain.changes import in_words
 from gpupartition.domain.destination import STRANDED
 from gpupartition.domain.drift import brake, is_drifting
 from gpupartition.domain.patience import out_of_patience, patience_ends
+from gpupartition.domain.problem import Turn
 from gpupartition.domain.rollout import UNREADABLE, Rollout, Verdict, blockers, count, failures
 from gpupartition.domain.wording import SEVERAL, few
 from gpupartition.domain.world import AT_REST

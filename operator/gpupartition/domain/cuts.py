@@ -8,12 +8,12 @@ from typing import Final
 from gpupartition.api.v1alpha1 import Layout, LayoutType
 from gpupartition.domain import counters
 from gpupartition.domain.amd_modes import WHOLE, AmdModel, Mode, known_mode
-from gpupartition.domain.backend import Problem, Refused
 from gpupartition.domain.counters import Piece, Placed
 from gpupartition.domain.gpus import Gpu, Partition
 from gpupartition.domain.mig import GpuModel
 from gpupartition.domain.mig_layouts import place, told
 from gpupartition.domain.mig_wanted import wanted
+from gpupartition.domain.problem import Problem, Refused
 
 MAX_PIECES: Final = 256  # devices of one GPU; hardware knows some 30, and the order of search compares each with each
 

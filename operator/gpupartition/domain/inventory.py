@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from gpupartition.api.v1alpha1 import GpuGroup, Inventory, NodeLabelInventory, Profile
 from gpupartition.domain import quantity
-from gpupartition.domain.backend import Problem, Refused
 from gpupartition.domain.counters import FULL
 from gpupartition.domain.gpus import MAX_GPUS, MIB, Gpu, Partition
 from gpupartition.domain.objects import Object
 from gpupartition.domain.pool import Amounts
+from gpupartition.domain.problem import Problem, Refused
 from gpupartition.domain.products import plain_product
 from gpupartition.domain.tabled import Tables, tabled
 

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from gpupartition.api.v1alpha1 import Layout, Sharing, SharingCapacity, SharingMode
 from gpupartition.domain import quantity
-from gpupartition.domain.backend import Problem, Refused
 from gpupartition.domain.counters import Piece
 from gpupartition.domain.cuts import cut
 from gpupartition.domain.gpus import Gpu
 from gpupartition.domain.pool import MAX_RECORD, Device, Pool
+from gpupartition.domain.problem import Problem, Refused
 from gpupartition.domain.products import Product, means
 from gpupartition.domain.tabled import memory_mode
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
-from gpupartition.domain.backend import Problem, Refused
+from gpupartition.domain.problem import Problem, Refused
 from gpupartition.domain.products import comparable
 
 COMPUTE: Final = "compute slices"  # the g of a profile's name; the driver publishes no counter for them

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from gpupartition.api.v1alpha1 import ProfileCount
-from gpupartition.domain.backend import Problem, Refused
 from gpupartition.domain.mig import GpuModel, Preset, preset
 from gpupartition.domain.mig_layouts import nearest, told, why_not
+from gpupartition.domain.problem import Problem, Refused
 
 PRESET: Final = "all-"
 

@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from gpupartition.api.v1alpha1 import Layout, Match
-from gpupartition.domain.backend import Config, Problem
+from gpupartition.domain.backend import Config
+from gpupartition.domain.problem import Problem
 from gpupartition.domain.wording import few
 
 if TYPE_CHECKING:

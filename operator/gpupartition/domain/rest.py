@@ -7,13 +7,14 @@ from typing import Any, Final
 
 from gpupartition import names
 from gpupartition.api.v1alpha1 import Assigned, DrainMode, Phase, Purpose
-from gpupartition.domain.backend import Config, Problem
+from gpupartition.domain.backend import Config
 from gpupartition.domain.changes import admitted, settle_down, with_blockers
 from gpupartition.domain.destination import missing_gpus
 from gpupartition.domain.drift import LEFT_ALONE, Waiting, drift_message, given_another_chance, notice, reassigned
 from gpupartition.domain.guards import has_wanted, lost_gpus, retried
 from gpupartition.domain.leading import before_all, led, taken_over
 from gpupartition.domain.phases import CONFIG_LATE, DEGRADED
+from gpupartition.domain.problem import Problem
 from gpupartition.domain.recovery import recover
 from gpupartition.domain.retiring import RETIRING, retired, said
 from gpupartition.domain.world import State, Step, World

@@ -8,7 +8,7 @@ from typing import Final
 
 from gpupartition.api.v1alpha1 import Blocker, FailedNode, NodeCounts, NodeStateStatus, Phase, PolicySpec
 from gpupartition.domain.admission import Admission, Standing
-from gpupartition.domain.backend import Problem
+from gpupartition.domain.problem import Problem
 
 UNREADABLE: Final = "RecordUnreadable"  # the reason of a node whose record says nothing that can be acted upon
 

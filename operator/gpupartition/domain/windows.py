@@ -14,7 +14,7 @@ from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from gpupartition.api.v1alpha1 import Day, Window
-from gpupartition.domain.backend import Problem
+from gpupartition.domain.problem import Problem
 
 # A window of one day a week can fall into an hour that is left out, or on the day that a zone left out when it crossed the date line: then
 # it opens a week later. A day more, because dates differ between zones.

@@ -8,9 +8,10 @@ from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from gpupartition.api.v1alpha1 import Drain, Grant, NodeStateStatus, OnFailure, Phase
-from gpupartition.domain.backend import Config, Observation, Problem
+from gpupartition.domain.backend import Config, Observation
 from gpupartition.domain.eviction import Occupant
 from gpupartition.domain.holders import Holder
+from gpupartition.domain.problem import Problem
 
 State = NodeStateStatus
 

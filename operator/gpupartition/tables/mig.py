@@ -15,9 +15,9 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from gpupartition.domain import mig
-from gpupartition.domain.backend import Refused
 from gpupartition.domain.mig import GpuModel
 from gpupartition.domain.mig_layouts import Counts, more_ways_than, told, why_not
+from gpupartition.domain.problem import Refused
 from gpupartition.domain.products import comparable
 from gpupartition.tables.rows import Forms, Row, Text, invalid, read
 

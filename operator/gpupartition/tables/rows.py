@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from gpupartition.domain.backend import Problem, Refused
+from gpupartition.domain.problem import Problem, Refused
 from gpupartition.domain.wording import path_of
 
 Text = Annotated[str, Field(min_length=1, max_length=512)]
