@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
+import re
+from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -20,7 +23,7 @@ from gpupartition.cli.paint import rendered
 from gpupartition.controller.records import NODE_STATES
 from gpupartition.domain import reports
 from gpupartition.domain.reports import UNSEEN, PolicyReport
-from gpupartition.kube import Object
+from gpupartition.kube import Kind, Object, Unreachable
 
 NOW: Final = datetime(2026, 1, 1, 12, 2, tzinfo=UTC)
 JOB: Final = Blocker(
@@ -176,6 +179,55 @@ async def test_a_log_says_each_thing_once(capsys: pytest.CaptureFixture[str]) ->
         "node/node-1  Draining  blocked by team-a/job-7",
         "node/node-1  gone",
     ]
+
+
+async def test_what_cannot_be_read_any_more_is_not_shown_as_the_present(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Cut(Fleet):
+        """Watches end, until it is well again."""
+
+        well = False
+
+        async def watch(self, kind: Kind, **_: Any) -> AsyncGenerator[tuple[str, Object]]:
+            if not self.well:
+                raise Unreachable(f"watch {kind}", 0, "Unreachable", "refused")
+            yield "BOOKMARK", {"metadata": {"resourceVersion": "1"}}
+            await asyncio.sleep(3600)
+
+    monkeypatch.setattr(status, "CALM", 0.01)
+    monkeypatch.setattr(status, "TICK", 0.01)
+    fleet = Cut(1)
+    said(fleet, "inference", ready("True", "RolloutComplete", "done", matched=1, upToDate=1))
+    watching = asyncio.create_task(status.watch(fleet.client, argparse.Namespace(selector="", name=[])))
+    told: list[str] = []
+
+    async def until(words: str) -> None:
+        while not any(words in each for each in told):
+            await asyncio.sleep(0.01)
+            told.extend(capsys.readouterr().out.splitlines())
+
+    async with asyncio.timeout(10):
+        await until("Unreachable: refused")
+        fleet.well = True
+        await until("can be read again")
+    watching.cancel()
+    about = [each.split("  ", 1)[1] for each in told]
+    assert about[0].startswith("policy/inference  1 of 1 nodes up to date")
+    assert re.fullmatch(r"cluster  as of \d\d:\d\d:\d\d: watch .*: Unreachable: refused", about[1])
+    assert about[-1] == "cluster  can be read again"
+
+
+async def test_a_screen_says_above_all_else_since_when_it_may_be_old(capsys: pytest.CaptureFixture[str]) -> None:
+    with status.Screen() as screen:
+        screen.show(await look(Fleet(1)), "as of 12:00:00: nobody answers")
+    shown = capsys.readouterr().out.removeprefix(status.SCREEN + status.CLEAR).splitlines()
+    assert shown[:2] == ["as of 12:00:00: nobody answers", ""]
+
+
+def test_a_line_that_is_wider_than_the_screen_pushes_no_other_away() -> None:
+    assert status.SCREEN.endswith("\x1b[?7l"), "lines do not wrap"
+    assert status.BACK.startswith("\x1b[?7h")
 
 
 def test_watching_has_no_form_for_programs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,7 +40,8 @@ exit codes: 0 told; 1 the cluster could not be read, or a policy is not there (t
 
 TICK: Final = 1.0  # seconds between two pictures of a screen on which nothing but ages changed
 CALM: Final = 0.2  # seconds from one picture to the next at least: faster nobody reads
-SCREEN, BACK, CLEAR = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H\x1b[J"
+SCREEN, BACK, CLEAR = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l", "\x1b[H\x1b[J"
+"""A screen of our own without a cursor, in which what is too long ends at the edge: a line that wraps takes two, and pushes the first away."""
 
 _STYLES: Final = {"UpToDate": "green", "Pending": "dim", "Failed": "red", "RolledBack": "red", "Skipped": "red"}
 
@@ -65,7 +66,7 @@ async def run(options: argparse.Namespace) -> int:
 
     async def ask(client: Client) -> Answer:
         if options.watch:
-            await _watch(client, options)
+            await watch(client, options)
         return FORMS[options.output](await look(client, options)), ()
 
     return await answer(options, "status", ask)
@@ -182,7 +183,7 @@ FORMS: Final = forms(picture=pictured, data=as_data, names=names)
 # ------------------------------------------------------------------------------------------------------------------------ watch
 
 
-async def _watch(client: Client, options: argparse.Namespace) -> NoReturn:
+async def watch(client: Client, options: argparse.Namespace) -> NoReturn:
     """Tell what changes until interrupted. Raises Unusable and ApiError for how it begins, and OSError where it cannot be written."""
     from gpupartition.kinds import NODE_STATES, POLICIES
     from gpupartition.kube.reflector import Reflector
@@ -201,15 +202,18 @@ async def _watch(client: Client, options: argparse.Namespace) -> NoReturn:
         return [each for each in found if not options.name or each.policy in options.name]
 
     lively = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    as_of = datetime.now(UTC)
     keeping = [asyncio.create_task(each.run()) for each in (policies, records)]
     try:
         with Screen() if lively else Log() as display:
             while True:
                 changed.clear()
-                display.show(now())
+                trouble = next((each.trouble for each in (policies, records) if each.trouble is not None), None)
+                as_of = as_of if trouble else datetime.now(UTC)
+                display.show(now(), f"as of {as_of:%H:%M:%S}: {trouble}" if trouble else "")
                 await asyncio.sleep(CALM)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), TICK if lively else None)
+                    await asyncio.wait_for(changed.wait(), TICK)
     finally:
         for task in keeping:
             task.cancel()
@@ -228,8 +232,8 @@ class Display(AbstractContextManager["Display"]):
     def __exit__(self, *_: object) -> None:
         """Leave it as it was found."""
 
-    def show(self, found: Sequence[PolicyReport]) -> None:
-        """Show how things stand now. Raises OSError where that cannot be written."""
+    def show(self, found: Sequence[PolicyReport], old: str = "") -> None:
+        """Show how things stand now, or (`old`) stood when they could last be read. Raises OSError where that cannot be written."""
         raise NotImplementedError
 
 
@@ -244,9 +248,10 @@ class Screen(Display):
         sys.stdout.write(BACK)
         sys.stdout.flush()
 
-    def show(self, found: Sequence[PolicyReport]) -> None:
+    def show(self, found: Sequence[PolicyReport], old: str = "") -> None:
         """Draw over what was there, as much as there is room for."""
-        lines = painted(pictured(found, datetime.now(UTC))).splitlines()
+        above = [line(Span(old, "red")), ()] if old else []
+        lines = painted([*above, *pictured(found, datetime.now(UTC))]).splitlines()
         room = shutil.get_terminal_size().lines - 1
         if len(lines) > room:
             lines = [*lines[: room - 1], f"… and {len(lines) - room + 1} more lines; see them all without -w"]
@@ -259,13 +264,17 @@ class Log(Display):
 
     def __init__(self) -> None:
         self._said: dict[str, str] = {}
+        self._old = ""
 
-    def show(self, found: Sequence[PolicyReport]) -> None:
+    def show(self, found: Sequence[PolicyReport], old: str = "") -> None:
         """Tell what was not told before."""
         at = datetime.now(UTC).strftime("%H:%M:%S")
         before, self._said = self._said, dict(_in_lines(found))
         news = [(about, text) for about, text in self._said.items() if before.get(about) != text]
         news += [(about, "gone") for about in before if about not in self._said]
+        if old != self._old:
+            self._old = old
+            news.append(("cluster", old or "can be read again"))
         for about, text in news:
             sys.stdout.write(rendered([line(f"{at}  {about}  {text}")], colour=False) + "\n")
         sys.stdout.flush()
