@@ -74,6 +74,27 @@ async def test_holders_are_read_now_and_not_from_the_record() -> None:
     assert [(b.claim, b.device) for b in (await of(fleet, "node-1")).blockers] == [("team-b/job-8", "gpu-3")]
 
 
+@pytest.mark.parametrize("phase", [Phase.DRAINING, Phase.APPLYING])
+async def test_of_a_node_that_is_being_changed_nobody_is_named_who_has_gone_and_everybody_who_has_come(
+    phase: Phase,
+) -> None:
+    fleet = Fleet(1)
+    fleet.apply(policy())
+    gone = Blocker(
+        node="node-1", claim="team-a/job-7", pod="team-a/job-7", device="gpu-0", reason="EvictionBlocked", since=SINCE
+    )
+    other = gone.model_copy(update={"claim": "team-a/job-8", "device": "gpu-1"})
+    stays = gone.model_copy(update={"claim": "team-a/job-9", "device": "gpu-2", "pdb": "team-a/one"})
+    record(fleet, "node-1", phase, change="Repartition", blockers=[gone, other, stays], token="t")  # noqa: S106 - of a grant
+    fleet.hold("node-1", claim="team-a/job-8", device="gpu-5")
+    fleet.hold("node-1", claim="team-a/job-9", device="gpu-2")
+    found = (await of(fleet, "node-1")).blockers
+    assert [(b.claim, b.device, b.reason, b.pdb) for b in found] == [
+        ("team-a/job-9", "gpu-2", "EvictionBlocked", "team-a/one"),
+        ("team-a/job-8", "gpu-5", "Allocated", ""),
+    ]
+
+
 async def test_a_node_that_was_never_looked_at_is_told_by_its_plan() -> None:
     fleet = Fleet(3)
     fleet.apply(policy())

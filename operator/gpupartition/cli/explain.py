@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 ABOUT: Final = """
 Says of a node which policy has it, in which phase it is and since when, whether it has a grant, what a plan foresees, and who holds devices
-that would change: claim, pod, disruption budget, since when, and what would free them. Holders are read now, not from a status. It only reads.
+that would change: claim, pod, disruption budget, since when, and what would free them. Holders are read now; what became of their eviction
+is what the operator has written last. It only reads.
 """
 EXAMPLES: Final = """
 examples:
@@ -118,7 +119,7 @@ async def explain(client: Client, settings: Settings, name: str) -> Explanation:
         foreseen=row,
         opens=plan.opens if plan else "",
         unforeseen=planned.unforeseen,
-        blockers=_blockers(report, row),
+        blockers=await _blockers(client, report, row),
         group=planned.group,
     )
     about = {"node": name, "policy": policy, "driver": driver}
@@ -131,6 +132,7 @@ async def explain(client: Client, settings: Settings, name: str) -> Explanation:
 
 async def _of_node(client: Client, settings: Settings, name: str, report: NodeReport | None) -> _OfNode:
     from gpupartition.cli.planned import planned_for
+    from gpupartition.domain.plan import Fate
     from gpupartition.kube.pauses import unhurried
 
     try:
@@ -140,7 +142,7 @@ async def _of_node(client: Client, settings: Settings, name: str, report: NodeRe
         return _OfNode(unforeseen="; ".join(unusable.mistakes))
     group = _group(seen, name)
     planned = [(plan, row) for plan in seen.plans for row in plan.nodes if row.node == name]
-    for plan, row in sorted(planned, key=lambda each: each[1].fate == "Contested"):
+    for plan, row in sorted(planned, key=lambda each: each[1].fate is Fate.CONTESTED):
         return _OfNode(plan=plan, row=row, group=group)
     if report is not None:
         return _OfNode(unforeseen=f"{report.policy} no longer selects it, or it is as it should be", group=group)
@@ -154,16 +156,30 @@ def _grant(drivers: Sequence[Object], node: str) -> Mapping[str, Any] | None:
     return next((grant for grant in grants if grant["node"] == node), None)
 
 
-def _blockers(report: NodeReport | None, row: NodePlan | None) -> tuple[Blocking, ...]:
-    """Those of the record while the node is being changed, else those that there are now."""
+async def _blockers(client: Client, report: NodeReport | None, row: NodePlan | None) -> tuple[Blocking, ...]:
+    """Who is in the way now. Whose eviction was refused only the record says: of those in it, the ones that still hold their device."""
+    from gpupartition.domain.plan import Fate
     from gpupartition.domain.reports import Blocking
 
-    if report is not None and (row is None or row.fate == "UnderWay"):
-        return report.blockers
-    return tuple(
+    now = tuple(
         Blocking(claim=b.claim, pod=b.pod, pdb=b.pdb, device=b.device, reason=b.reason, since=b.since)
         for b in (row.blockers if row else ())
     )
+    if report is None or (row is not None and row.fate is not Fate.UNDER_WAY):
+        return now
+    still = [each for each in report.blockers if await _holds(client, each)]
+    known = {(each.claim, each.device) for each in still}
+    return (*still, *(each for each in now if (each.claim, each.device) not in known))
+
+
+async def _holds(client: Client, blocking: Blocking) -> bool:
+    """Whether the claim still has the device."""
+    from gpupartition.kube import RESOURCE_CLAIMS
+
+    namespace, _, name = blocking.claim.rpartition("/")
+    claim = await client.find(RESOURCE_CLAIMS, name, namespace=namespace)
+    allocated = (claim or {}).get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
+    return any(result["device"] == blocking.device for result in allocated)
 
 
 def _group(seen: Planned, node: str) -> Grouped | None:
