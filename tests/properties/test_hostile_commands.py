@@ -22,7 +22,7 @@ from tests.unit.fleet import Fleet, driver, policy
 
 from gpupartition.__main__ import main
 from gpupartition.cli.offline import refused
-from gpupartition.kinds import NODE_STATES, POLICIES
+from gpupartition.kinds import DRIVERS, NODE_STATES, POLICIES
 from gpupartition.kube import (
     EVENTS,
     NODES,
@@ -60,12 +60,22 @@ BASE.apply(policy())
 
 
 @st.composite
+def of_another_release(draw: st.DrawFn, spec: Object) -> Object:
+    """A spec as CRDs of another release may let it in: with other values, and fields that this one does not know. What it names stays."""
+    more = draw(st.just({}) | st.dictionaries(hostile.IDENTIFIER, hostile.JSON, max_size=1))
+    return {**draw(hostile.bent(spec)), **more, **{key: spec[key] for key in ("driver", "type") if key in spec}}
+
+
+@st.composite
 def clusters(draw: st.DrawFn) -> Fleet:
     """Two nodes of the example driver, with whatever anybody may have put beside what is there, or in its place."""
     fleet = copy.deepcopy(BASE)
     for body in fleet.objects[POLICIES]:
         body["metadata"]["annotations"] = draw(hostile.ANNOTATIONS)
         body["status"] = draw(hostile_statuses.policy_status())
+    for body in (*fleet.objects[POLICIES], *fleet.objects[DRIVERS]):
+        if draw(st.integers(0, 3)) == 0:
+            body["spec"] = draw(of_another_release(body["spec"]))
     if draw(st.booleans()):
         fleet.objects[NODES] = [draw(hostile.node(name)) for name in fleet.nodes]
         for body in fleet.objects[NODES]:

@@ -114,6 +114,18 @@ def test_exit_codes_are_those_of_kubectl_diff(tmp_path: Path, capsys: pytest.Cap
     assert main(["diff", "inference", "-f", str(same)]) == 2
 
 
+def test_a_spec_of_another_release_is_no_difference_but_cannot_be_told(
+    fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = tmp_path / "policy.yaml"
+    written.write_text(yaml.safe_dump(policy("inference", whole())))
+    fleet.apply(policy("inference", whole(), later={"than": "this"}))
+    assert main(["diff", "-f", str(written)]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("error: GpuPartitionPolicy inference, as it is in the cluster: spec.later: ")
+
+
 @pytest.mark.usefixtures("fleet")
 def test_programs_are_told_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "other.yaml").write_text(yaml.safe_dump(policy("inference", equal(2))))

@@ -271,6 +271,9 @@ async def test_of_rights_of_the_operator_its_word_is_taken_until_the_policy_is_c
     (found,) = await plans(fleet)
     assert waves(found) == []
     assert [(n.fate, n.why.removeprefix("EvictionForbidden: ")) for n in found.nodes] == [(Fate.WAITS, why)]
+    for same in (body, policy(rollout={"drain": {"mode": "Evict"}, "paused": False}, mode="Enforce")):
+        (again,) = await plans(fleet, same)
+        assert waves(again) == [], "applying it changes nothing of what the operator has said"
     (then,) = await plans(fleet, policy())
     assert waves(then) == [["node-1"]]
 

@@ -134,13 +134,21 @@ def _unified(document: Document, present: Object | None) -> list[str]:
 
 
 def _told(body: Object, asked: Object) -> list[str]:
-    """What is compared of an object: its spec with all defaults, and of labels and annotations those that the file names."""
+    """What is compared of an object: its spec with all defaults, and of labels and annotations those that the file names.
+
+    Raises Unusable for a spec that this release cannot read: another one's CRDs have let it in.
+    """
     import yaml
+    from pydantic import ValidationError
 
-    from gpupartition.api.v1alpha1 import DriverSpec, PolicySpec
+    from gpupartition.cli.documents import whole
+    from gpupartition.controller.declared import invalid
 
-    model = PolicySpec if asked["kind"] == "GpuPartitionPolicy" else DriverSpec
-    spec = model.model_validate(body["spec"]).model_dump(mode="json", by_alias=True, exclude_none=True)
+    try:
+        spec = whole(asked["kind"], body["spec"])
+    except ValidationError as error:
+        about = f"{asked['kind']} {asked['metadata']['name']}, as it is in the cluster"
+        raise Unusable(*(f"{about}: {problem}" for problem in invalid(error))) from error
     meta = {
         part: {key: value for key, value in sorted((body["metadata"].get(part) or {}).items()) if key in named}
         for part in ("labels", "annotations")

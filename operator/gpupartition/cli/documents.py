@@ -66,6 +66,15 @@ OURS: Final = Kinds(
 )
 
 
+def whole(kind: str, spec: Any) -> Object:
+    """A spec of ours with all its defaults, as an API server keeps it. Raises ValidationError."""
+    from gpupartition.api.v1alpha1 import DriverSpec, PolicySpec
+
+    model = PolicySpec if kind == "GpuPartitionPolicy" else DriverSpec
+    made: Object = model.model_validate(spec).model_dump(mode="json", by_alias=True, exclude_none=True)
+    return made
+
+
 def read(paths: Sequence[str], stdin: BinaryIO | None = None, *, kinds: Kinds = OURS) -> list[Document]:
     """All objects of these kinds in these files and folders (`-`: stdin); none where no file is named.
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gpupartition.cli.documents import Document
+from pydantic import ValidationError
+
+from gpupartition.cli.documents import Document, whole
 from gpupartition.cli.options import Unusable
 from gpupartition.cli.targets import must_be_there
 from gpupartition.controller.caches import Caches
@@ -83,6 +85,8 @@ async def planned_for(
             except Unusable as cannot:  # one mistake does not take everybody's plan away
                 if not named.isdisjoint({name, body["spec"].get("driver")}):
                     raise
+                if name not in asked:
+                    continue
                 why = "; ".join(cannot.lines)
                 without.append(
                     Plan(policy=name, driver=body["spec"].get("driver", ""), nodes=(), stop=Admission(), refused=why)
@@ -146,10 +150,19 @@ def _lay_over(bodies: dict[str, Object], documents: Sequence[Document], *, fixed
                 "cannot be applied, because it is immutable; give the new one another name"
             )
         notes = {**meta.get("annotations", {}), **(document.body["metadata"].get("annotations") or {})}
-        changed = {**meta, "annotations": notes, "generation": meta.get("generation", 0) + 1}
+        generation = meta.get("generation", 0) + (0 if _same(document.kind, present["spec"], spec) else 1)
+        changed = {**meta, "annotations": notes, "generation": generation}
         bodies[document.name] = {**present, "metadata": changed, "spec": spec}
     if mistakes:
         raise Unusable(*mistakes)
+
+
+def _same(kind: str, before: Object, after: Object) -> bool:
+    """Whether they are one spec to an API server, so that what was said of the former still holds."""
+    try:
+        return whole(kind, before) == whole(kind, after)
+    except ValidationError:
+        return before == after
 
 
 def _asked(policies: Mapping[str, Object], documents: Sequence[Document], names: Sequence[str]) -> set[str]:
@@ -169,6 +182,8 @@ async def _scope(
     body: Object, drivers: Mapping[str, Object], policies: dict[str, Object], *, caches: Caches, intents: Intents
 ) -> Scope:
     policy = Policy.read(body)
+    if policy.spec is None:
+        raise Unusable(*(f"GpuPartitionPolicy {policy.name}: {problem}" for problem in policy.problems))
     name = body["spec"].get("driver", "")
     if name not in drivers:
         known = ", ".join(sorted(drivers)) or "none"
