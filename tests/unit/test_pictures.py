@@ -21,13 +21,13 @@ from gpupartition.cli.options import Unusable, save
 from gpupartition.cli.page import MOST, page
 from gpupartition.cli.planned import plans_for
 from gpupartition.cli.show import Shown
-from gpupartition.cli.svg import CLASSES, document, picture, safe
+from gpupartition.cli.svg import CLASSES, HIGH, document, picture, safe
 from gpupartition.domain.course import MOST as MOST_STEPS
 from gpupartition.domain.course import course
 from gpupartition.domain.gpumap import NodeMap, Use
 from gpupartition.domain.plan_summary import capacity
 from gpupartition.domain.prospect import Prospect
-from gpupartition.kube import DEVICE_TAINT_RULES
+from gpupartition.kube import DEVICE_TAINT_RULES, NODES
 from gpupartition.settings import Settings
 
 if TYPE_CHECKING:
@@ -81,6 +81,18 @@ async def test_every_part_is_drawn_to_scale_and_says_what_it_is() -> None:
     told = [text.text for text in root.iter(f"{SVG}text")]
     assert [name for name in told if name in CLASSES.values()] == ["free", "used", "tainted"], "what is there has a key"
     assert CLASSES.keys() == set(Use)
+
+
+async def test_what_is_wrong_with_a_node_stands_below_its_bars_and_above_the_next_node() -> None:
+    made = fleet()
+    (cordoned,) = (body for body in made.objects[NODES] if body["metadata"]["name"] == "node-2")
+    cordoned["spec"] = {"unschedulable": True}
+    root = parsed(picture(await command.look(made.client)))
+    texts = {text.text: float(text.get("y", "0")) for text in root.iter(f"{SVG}text")}
+    bars = [float(r.get("y", "0")) for r in root.iter(f"{SVG}rect") if len(r)]
+    assert not [y for y in bars if y < texts["cordoned: no new pod comes here"] < y + HIGH]
+    assert texts["node-2"] < texts["cordoned: no new pod comes here"] < texts["node-3"]
+    assert max(bars) + HIGH < texts["free"]
 
 
 async def test_a_picture_of_nothing_says_so() -> None:

@@ -38,6 +38,7 @@ WIDTH, BAR, HIGH, GAP, LINE = 1000, 100, 18, 6, 26
 """Of the picture, a GPU (its height), between GPUs, from one line to the next."""
 PER_LINE: Final = 8
 LONGEST: Final = 24  # characters of a name that has room beside its bars; the whole stands in its tooltip
+LONGEST_TROUBLE: Final = 160  # characters of what is wrong with a node: as much as has room below its bars
 
 # What no XML may contain, in whatever form; on_one_line has taken what controls terminals.
 _NO_XML: Final = dict.fromkeys([*range(0xD800, 0xE000), 0xFFFE, 0xFFFF], "\N{REPLACEMENT CHARACTER}")
@@ -94,7 +95,7 @@ def picture(maps: Sequence[NodeMap]) -> str:
         body.append(f'<text class="head" x="8" y="{y - 8:.0f}">{safe(driver)}</text>')
         for node in nodes:
             body.append(_node(node, y, left))
-            y += LINE * lines(node.gpus)
+            y += LINE * (lines(node.gpus) + bool(node.gpus and troubles(node)))
     if not maps:
         y += LINE
         body.append(f'<text class="dim" x="8" y="{y - 8:.0f}">no node publishes GPUs</text>')
@@ -119,8 +120,12 @@ def _node(node: NodeMap, y: float, left: float) -> str:
     name = node.node if len(node.node) <= LONGEST else f"{node.node[: LONGEST - 1]}…"
     text = f'<text x="8" y="{y + HIGH - 5:.0f}">{safe(name)}<title>{safe(node.node)}</title></text>'
     wrong = "; ".join(troubles(node)) or ("" if node.gpus else "publishes nothing")
-    under = f'<text class="bad" x="{left:.0f}" y="{y + HIGH - 5:.0f}">{safe(wrong[:160])}</text>' if wrong else ""
-    return text + bars(node.gpus, y, left=left) + under
+    below = y + (LINE * lines(node.gpus) if node.gpus else 0)
+    said = wrong if len(wrong) <= LONGEST_TROUBLE else f"{wrong[: LONGEST_TROUBLE - 1]}…"
+    under = (
+        f'<text class="bad" x="{left:.0f}" y="{below + HIGH - 5:.0f}">{safe(said)}<title>{safe(wrong)}</title></text>'
+    )
+    return text + bars(node.gpus, y, left=left) + (under if wrong else "")
 
 
 def _legend(maps: Sequence[NodeMap], y: float) -> str:
