@@ -13,7 +13,7 @@ from gpupartition.cli import map as command
 from gpupartition.cli.options import Unusable
 from gpupartition.cli.paint import rendered
 from gpupartition.domain.gpumap import NodeMap
-from gpupartition.kube import DEVICE_TAINT_RULES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from gpupartition.kube import DEVICE_TAINT_RULES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Kind, Listing
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +60,20 @@ async def test_a_node_that_is_cordoned_says_so_whatever_is_free_there() -> None:
     assert lines[4] == "        cordoned: no new pod comes here", lines
     assert [pool["cordoned"] for pool in command.as_data(found)["pools"]] == [False, True, False]
     assert drawn(found[1:2], full=True)[0] == "node-2 (gpu.example.com)  cordoned: no new pod comes here"
+
+
+@pytest.mark.parametrize("cordoned", [True, False])
+async def test_of_one_node_no_other_node_is_asked_for(cordoned: bool) -> None:
+    class OneNode(Fleet):
+        async def list(self, kind: Kind, **options: Any) -> Listing:
+            assert kind is not NODES
+            return await super().list(kind, **options)
+
+    made = OneNode(2)
+    for body in made.objects[NODES]:
+        body["spec"] = {"unschedulable": True} if cordoned == (body["metadata"]["name"] == "node-2") else {}
+    (found,) = await command.look(made.client, "node-2")
+    assert found.cordoned == cordoned
 
 
 async def test_one_node_is_drawn_with_each_device_and_who_has_it() -> None:

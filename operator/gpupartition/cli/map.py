@@ -77,17 +77,18 @@ async def look(client: Client, node: str = "", selector: str = "") -> list[NodeM
     from gpupartition.domain.gpumap import read
     from gpupartition.kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 
-    if node and await client.find(NODES, node) is None:
+    only = await client.find(NODES, node) if node else None
+    if node and only is None:
         raise no_node(node)
     shared = "spec.nodeName="  # what is published for several nodes
     of_nodes = [f"spec.nodeName={node}", shared] if node else [""]
-    listed, claims, rules, cordoned = await asyncio.gather(
+    listed, claims, rules, nodes = await asyncio.gather(
         asyncio.gather(*(client.list(RESOURCE_SLICES, field_selector=mine) for mine in of_nodes)),
         client.list(RESOURCE_CLAIMS),
         taint_rules(client),
-        client.list(NODES, field_selector="spec.unschedulable=true"),
+        _cordoned(client, only),
     )
-    closed = {each["metadata"]["name"] for each in cordoned.items}
+    closed = {each["metadata"]["name"] for each in nodes}
     chosen: set[str] | None = {node} if node else None
     if selector:
         selected = {each["metadata"]["name"] for each in (await client.list(NODES, label_selector=selector)).items}
@@ -121,6 +122,15 @@ async def look(client: Client, node: str = "", selector: str = "") -> list[NodeM
         )
         for (driver, name, pool), bodies in sorted(pools.items())
     ]
+
+
+async def _cordoned(client: Client, only: Object | None) -> list[Object]:
+    """The nodes that are cordoned; of one alone nobody else has to be asked."""
+    from gpupartition.kube import NODES
+
+    if only is not None:
+        return [only] if only.get("spec", {}).get("unschedulable") else []
+    return (await client.list(NODES, field_selector="spec.unschedulable=true")).items
 
 
 @lru_cache
