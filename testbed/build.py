@@ -69,8 +69,9 @@ def _kubernetes(name: str, of: str, *, ask: tuple[str, ...] = ("--version",)) ->
     return Tool(name=name, module=module, package=package, version=version, ldflags=ldflags, ask=ask)
 
 
-def control_plane(of: str) -> Mapping[str, Tool]:
-    """The programs of a testbed of a release, by name."""
+def control_plane(of: str | None = None) -> Mapping[str, Tool]:
+    """The programs of a testbed of a release (without one: of that which is asked for), by name. Raises TestbedError."""
+    of = of or release()
     programs = (
         Tool(name="etcd", module="etcd", package="go.etcd.io/etcd/server/v3", version="3.7.3"),
         _kubernetes("kube-apiserver", of),
@@ -81,8 +82,6 @@ def control_plane(of: str) -> Mapping[str, Tool]:
     )
     return {tool.name: tool for tool in programs}
 
-
-TOOLS: Final = control_plane(release())
 
 ORACLE: Final = Tool(name="oracle", module="oracle", package=".", version="0.37.2")
 """Kubernetes' own allocator of devices, for comparing ours with it: no part of a testbed, and built only where it is asked."""
@@ -146,9 +145,9 @@ class Builder:
     progress: Progress
     env: Mapping[str, str]
 
-    async def tools(self, wanted: Iterable[Tool] = tuple(TOOLS.values())) -> dict[str, Path]:
-        """The path of each tool by its name, built where it is not there yet. Raises BuildError."""
-        wanted = list(wanted)
+    async def tools(self, wanted: Iterable[Tool] | None = None) -> dict[str, Path]:
+        """The path of each tool (without any: of a control plane's) by its name, built where it is not there yet. Raises TestbedError."""
+        wanted = list(control_plane(release(self.env)).values() if wanted is None else wanted)
         found = {tool.name: await self._existing(tool) for tool in wanted}
         missing = [tool for tool in wanted if found[tool.name] is None]
         if missing:

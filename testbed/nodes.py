@@ -16,6 +16,7 @@ from gpupartition.kube import (
     Kind,
     Object,
 )
+from testbed.build import RELEASES, release
 
 MANIFEST: Final = Path(__file__).parent / "manifests" / "example-driver.yaml"
 NVIDIA_MANIFEST: Final = MANIFEST.with_name("nvidia.yaml")
@@ -102,7 +103,7 @@ def node_info() -> dict[str, str]:
         "kernelVersion": "6.12.0",
         "osImage": "simulated by kwok",
         "containerRuntimeVersion": "containerd://2.2.0",
-        "kubeletVersion": "v1.37.2",
+        "kubeletVersion": f"v{RELEASES[release()][0]}",
         "kubeProxyVersion": "",
         "operatingSystem": "linux",
         "architecture": "amd64",

@@ -13,7 +13,7 @@ from typing import Final
 from gpupartition.kube import ApiError
 from testbed.__main__ import testbed_name
 from testbed.admin import Admin
-from testbed.build import TOOLS, Builder, cache_folder
+from testbed.build import Builder, cache_folder, control_plane
 from testbed.controlplane import ROOT
 from testbed.demo.background import Background
 from testbed.demo.host import SHAPE
@@ -73,7 +73,7 @@ async def _tell(screen: Screen, background: Background, *, keep: bool) -> int:
     try:
         screen.chapter("A cluster: a real control plane, simulated kubelets and GPUs")
         builder = Builder(cache=cache_folder(), progress=Progress(sys.stdout), env=os.environ)
-        if not all(builder.place(tool).exists() for tool in TOOLS.values()):
+        if not all(builder.place(tool).exists() for tool in control_plane().values()):
             screen.say("etcd, Kubernetes and kwok are built from source first: some 8 minutes on two cores, once.")
             screen.gap()
         await builder.tools()

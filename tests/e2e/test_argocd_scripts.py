@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 import yaml
 from testbed import argocd
-from testbed.build import ARGOCD, TOOLS, Builder, cache_folder
+from testbed.build import ARGOCD, Builder, cache_folder, control_plane
 from testbed.controlplane import ROOT
 from testbed.programs import TestbedError
 from testbed.progress import Progress
@@ -76,7 +76,7 @@ class Lua:
 @pytest.fixture(scope="module")
 async def lua(tmp_path_factory: pytest.TempPathFactory) -> Lua:
     builder = Builder(cache=cache_folder(), progress=Progress(sys.stderr), env=os.environ)
-    built = await builder.tools([ARGOCD, TOOLS["kubectl"]])
+    built = await builder.tools([ARGOCD, control_plane()["kubectl"]])
     settings = tmp_path_factory.mktemp("lua") / "argocd-cm"
     kustomized = await answer([str(built["kubectl"]), "kustomize", str(ROOT / "manifests/argocd")])
     settings.write_text(kustomized.out)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 import yaml
-from testbed.build import KSTATUS, TOOLS, Builder, cache_folder
+from testbed.build import KSTATUS, Builder, cache_folder, control_plane
 from testbed.controlplane import ROOT
 from testbed.programs import TestbedError, leashed
 from testbed.progress import Progress
@@ -41,7 +41,7 @@ PATIENCE: Final = situations.SPEC.model_copy(
 
 @pytest.fixture(scope="module")
 async def programs() -> dict[str, Path]:
-    wanted = [KSTATUS, TOOLS["kubectl"]]
+    wanted = [KSTATUS, control_plane()["kubectl"]]
     return await Builder(cache=cache_folder(), progress=Progress(sys.stderr), env=os.environ).tools(wanted)
 
 

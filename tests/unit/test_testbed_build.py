@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from testbed.build import TOOLS, Builder, BuildError, cache_folder
+from testbed.build import Builder, BuildError, cache_folder, control_plane
 from testbed.controlplane import python_env
 from testbed.progress import Progress
 
-ETCD = TOOLS["etcd"]
-KUBECTL = TOOLS["kubectl"]
+ETCD = control_plane()["etcd"]
+KUBECTL = control_plane()["kubectl"]
 
 GOOD_BUILD = """\
 echo build >> "$BUILDS"
@@ -92,9 +92,9 @@ async def test_a_half_written_binary_is_never_taken_for_good(machine: Machine) -
     script = (
         "import asyncio, os, sys\n"
         "from pathlib import Path\n"
-        "from testbed.build import TOOLS, Builder\n"
+        "from testbed.build import Builder, control_plane\n"
         "from testbed.progress import Progress\n"
-        "asyncio.run(Builder(cache=Path(sys.argv[1]), progress=Progress(None), env=os.environ).tools([TOOLS['etcd']]))\n"
+        "asyncio.run(Builder(cache=Path(sys.argv[1]), progress=Progress(None), env=os.environ).tools([control_plane()['etcd']]))\n"
     )
     env = {**python_env(), **machine.env}
     killed = await asyncio.create_subprocess_exec(sys.executable, "-c", script, str(machine.cache), env=env)
@@ -134,8 +134,8 @@ async def test_two_testbeds_do_not_build_at_once(machine: Machine) -> None:
 
 
 async def test_source_and_flags_are_part_of_the_place(machine: Machine) -> None:
-    places = {machine.builder.place(tool) for tool in TOOLS.values()}
-    assert len(places) == len(TOOLS)
+    places = {machine.builder.place(tool) for tool in control_plane().values()}
+    assert len(places) == len(control_plane())
     assert all(place.parent.name.startswith(f"{place.name}-") for place in places)
 
 

@@ -7,6 +7,7 @@ import pytest
 from testbed import __main__ as command
 from testbed.build import Builder, BuildError
 from testbed.demo.__main__ import main as demo
+from testbed.nodes import node
 from testbed.progress import Progress
 
 
@@ -42,6 +43,26 @@ def test_a_cache_that_cannot_be_written_to_is_named_with_what_to_do(
     monkeypatch.setenv("GPUPARTITION_CACHE", str(tmp_path / "file"))
     assert run(monkeypatch, "up") == 1
     assert "set GPUPARTITION_CACHE to a folder that can be written to" in capsys.readouterr().err
+
+
+def test_a_release_that_is_not_there_is_named_with_those_that_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUPARTITION_CACHE", str(tmp_path))
+    monkeypatch.setenv("GPUPARTITION_KUBERNETES", "1.35")
+    says = "GPUPARTITION_KUBERNETES=1.35: there are 1.37, 1.36"
+    assert run(monkeypatch, "up") == 1
+    assert capsys.readouterr().out == f"error: {says}\n"
+    assert demo([]) == 1
+    assert says in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("asked", "kubelet"), [("1.37", "v1.37."), ("1.36", "v1.36.")])
+def test_nodes_say_that_they_are_of_the_release_that_is_asked_for(
+    asked: str, kubelet: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUPARTITION_KUBERNETES", asked)
+    assert node("node-1", zone="a")["status"]["nodeInfo"]["kubeletVersion"].startswith(kubelet)
 
 
 def test_a_testbed_that_somebody_else_is_starting_is_left_to_them(
