@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
-from tests.e2e.rights import ACCOUNT, audit_logs, differences, given, used
+import pytest
+from tests.e2e.rights import ACCOUNT, FOLDER, all_ran, audit_logs, differences, given, used
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,3 +82,23 @@ def test_a_request_that_no_role_speaks_of_is_named(tmp_path: Path) -> None:
 def test_what_others_ask_for_says_nothing_of_the_operator(tmp_path: Path) -> None:
     others = [line("delete", "nodes", user="admin"), line("delete", "nodes", agent="intruder")]
     assert told(tmp_path, *ALL, *others) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "args", "whole"),
+    [
+        ({}, [], True),
+        ({"markexpr": "e2e"}, [], True),
+        ({"markexpr": "e2e and not newest"}, [], False),
+        ({"deselect": ["tests/e2e/test_kube.py::test_a"]}, [], False),
+        ({"keyword": "evict"}, [], False),
+        ({}, ["tests/e2e/test_kube.py::test_a"], False),
+    ],
+    ids=["all", "by their mark", "by another mark", "all but one", "by name", "one"],
+)
+def test_rights_are_held_against_a_whole_suite_alone(asked: dict[str, Any], args: list[str], whole: bool) -> None:
+    options = {"keyword": "", "deselect": None, "markexpr": "", **asked}
+    config = cast("pytest.Config", SimpleNamespace(getoption=options.__getitem__, args=args))
+    files = {path.name for path in FOLDER.glob("test_*.py")}
+    assert all_ran(config, files) == whole
+    assert not all_ran(config, files - {"test_kube.py"})
