@@ -220,7 +220,7 @@ def env(arguments: argparse.Namespace) -> int:
 
 def build(_: argparse.Namespace) -> int:
     """Build what is missing and print where everything is."""
-    builder = Builder(cache=cache_folder(), progress=Progress(sys.stderr), env=os.environ)
+    builder = Builder.here(Progress(sys.stderr))
     for name, path in asyncio.run(builder.tools()).items():
         print(f"{name:<24} {path}")
     return 0

@@ -88,7 +88,7 @@ class ArgoCD:
         return answer
 
     async def _start(self) -> None:
-        builder = Builder(cache=cache_folder(), progress=self._progress, env=os.environ)
+        builder = Builder.here(self._progress)
         built = await builder.tools([ARGOCD, REDIS])
         self._binary, self._redis = built[ARGOCD.name], built[REDIS.name]
         async with self._progress.step("Argo CD"):

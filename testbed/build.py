@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from testbed.programs import TestbedError, leashed, tail
 from testbed.progress import Progress
@@ -144,6 +144,11 @@ class Builder:
     cache: Path
     progress: Progress
     env: Mapping[str, str]
+
+    @classmethod
+    def here(cls, progress: Progress) -> Self:
+        """The one of this machine: in its cache, with its environment."""
+        return cls(cache=cache_folder(), progress=progress, env=os.environ)
 
     async def tools(self, wanted: Iterable[Tool] | None = None) -> dict[str, Path]:
         """The path of each tool (without any: of a control plane's) by its name, built where it is not there yet. Raises TestbedError."""

@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import contextlib
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from typing import Final
 from gpupartition.kube import ApiError
 from testbed.__main__ import testbed_name
 from testbed.admin import Admin
-from testbed.build import Builder, cache_folder, control_plane
+from testbed.build import Builder, control_plane
 from testbed.controlplane import ROOT
 from testbed.demo.background import Background
 from testbed.demo.host import SHAPE
@@ -72,7 +71,7 @@ async def _tell(screen: Screen, background: Background, *, keep: bool) -> int:
     screen.title("GPU partitions, rolled out node by node", SUMMARY)
     try:
         screen.chapter("A cluster: a real control plane, simulated kubelets and GPUs")
-        builder = Builder(cache=cache_folder(), progress=Progress(sys.stdout), env=os.environ)
+        builder = Builder.here(Progress(sys.stdout))
         if not all(builder.place(tool).exists() for tool in control_plane().values()):
             screen.say("etcd, Kubernetes and kwok are built from source first: some 8 minutes on two cores, once.")
             screen.gap()

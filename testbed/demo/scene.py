@@ -7,19 +7,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpupartition.domain import gpumap
+from gpupartition.kinds import NODE_STATES, POLICIES
 from gpupartition.kube import (
     PODS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Client,
-    Kind,
     Object,
 )
-from gpupartition.names import API_VERSION
 from testbed import nodes
 
-POLICIES: Final = Kind(API_VERSION, "gpupartitionpolicies", namespaced=False)
-NODE_STATES: Final = Kind(API_VERSION, "gpupartitionnodestates", namespaced=False)
 GPU_DRIVER: Final = "gpu.example.com"
 
 WAITS_FOR: Final[Mapping[str, str]] = {

@@ -9,27 +9,26 @@ from typing import Final
 
 import yaml
 
+from gpupartition.kinds import DRIVERS, POLICIES
 from gpupartition.kube import (
     NAMESPACES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     SERVICE_ACCOUNTS,
     Client,
-    Kind,
     NotFound,
     Object,
 )
-from gpupartition.names import API_VERSION
 from testbed.admin import Admin
 from testbed.controlplane import ROOT
-from testbed.demo.scene import GPU_DRIVER, POLICIES
+from testbed.demo.scene import GPU_DRIVER
 from testbed.programs import POLL_SECONDS
 
 EXAMPLES: Final = ROOT / "manifests" / "examples"
 JOBS: Final = "jobs"
 COMPLETES_AFTER: Final = "testbed.gpupartition.dev/completes-after"
 _KINDS: Final = {
-    "GpuPartitionDriver": Kind(API_VERSION, "gpupartitiondrivers", namespaced=False),
+    "GpuPartitionDriver": DRIVERS,
     "GpuPartitionPolicy": POLICIES,
     "Pod": PODS,
     "ResourceClaimTemplate": RESOURCE_CLAIM_TEMPLATES,

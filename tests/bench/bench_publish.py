@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import tempfile
 import time
@@ -19,7 +18,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from testbed.admin import Admin
-from testbed.build import PUBLISHER, Builder, cache_folder
+from testbed.build import PUBLISHER, Builder
 from testbed.controlplane import ControlPlane, Shape
 from testbed.progress import Progress
 from tests.bench import fleet
@@ -201,7 +200,7 @@ async def _timed(write: Callable[[int], Awaitable[None]]) -> float:
 
 async def _publishing() -> Sequence[Figure]:
     progress = Progress(sys.stderr)
-    tools = await Builder(cache=cache_folder(), progress=progress, env=os.environ).tools([PUBLISHER])
+    tools = await Builder.here(progress).tools([PUBLISHER])
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         async with ControlPlane(Path(folder), shape=Shape(nodes=0), progress=progress) as controlplane:
             for name in controlplane.programs.keys() - {"etcd", "kube-apiserver"}:

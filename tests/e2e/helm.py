@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import yaml
-from testbed.build import HELM, Builder, cache_folder
+from testbed.build import HELM, Builder
 from testbed.controlplane import OPERATOR_ACCOUNT, ROOT
 from testbed.programs import TestbedError, leashed
 from testbed.progress import Progress
@@ -75,7 +75,7 @@ class Helm:
 
 async def real_helm(controlplane: ControlPlane, home: Path) -> Helm:
     """Build the program, unless it is there."""
-    built = await Builder(cache=cache_folder(), progress=Progress(sys.stderr), env=os.environ).tools([HELM])
+    built = await Builder.here(Progress(sys.stderr)).tools([HELM])
     return Helm(program=built[HELM.name], controlplane=controlplane, home=home)
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Final
 
-from testbed.build import ORACLE, Builder, cache_folder
+from testbed.build import ORACLE, Builder
 from testbed.progress import Progress
 from tests.properties.allocations import Case, as_asked, ours, theirs
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 async def built() -> Path:
     """The program, built where it is not there yet."""
-    builder = Builder(cache=cache_folder(), progress=Progress(None), env=os.environ)
+    builder = Builder.here(Progress(None))
     return (await builder.tools([ORACLE]))[ORACLE.name]
 
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 import yaml
-from testbed.build import CONTROLLER_GEN, MODULES, Builder, cache_folder
+from testbed.build import CONTROLLER_GEN, MODULES, Builder
 from testbed.programs import leashed
 from testbed.progress import Progress
 from tests.e2e.harness import eventually
@@ -52,7 +52,7 @@ async def served(cluster: Cluster) -> bool:
 
 async def made() -> list[Object]:
     """The CRDs of both kinds. Raises BuildError where what makes them cannot be built."""
-    builder = Builder(cache=cache_folder(), progress=Progress(sys.stderr), env=os.environ)
+    builder = Builder.here(Progress(sys.stderr))
     generator = (await builder.tools([CONTROLLER_GEN]))[CONTROLLER_GEN.name]
     go = await builder.go()  # with which it reads the types
     process = await asyncio.create_subprocess_exec(

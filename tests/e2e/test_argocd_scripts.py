@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import sys
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 import yaml
 from testbed import argocd
-from testbed.build import ARGOCD, Builder, cache_folder, control_plane
+from testbed.build import ARGOCD, Builder, control_plane
 from testbed.controlplane import ROOT
 from testbed.programs import TestbedError
 from testbed.progress import Progress
@@ -75,7 +74,7 @@ class Lua:
 
 @pytest.fixture(scope="module")
 async def lua(tmp_path_factory: pytest.TempPathFactory) -> Lua:
-    builder = Builder(cache=cache_folder(), progress=Progress(sys.stderr), env=os.environ)
+    builder = Builder.here(Progress(sys.stderr))
     built = await builder.tools([ARGOCD, control_plane()["kubectl"]])
     settings = tmp_path_factory.mktemp("lua") / "argocd-cm"
     kustomized = await answer([str(built["kubectl"]), "kustomize", str(ROOT / "manifests/argocd")])

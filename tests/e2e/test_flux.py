@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 import yaml
-from testbed.build import KSTATUS, Builder, cache_folder, control_plane
+from testbed.build import KSTATUS, Builder, control_plane
 from testbed.controlplane import ROOT
 from testbed.programs import TestbedError, leashed
 from testbed.progress import Progress
@@ -42,7 +41,7 @@ PATIENCE: Final = situations.SPEC.model_copy(
 @pytest.fixture(scope="module")
 async def programs() -> dict[str, Path]:
     wanted = [KSTATUS, control_plane()["kubectl"]]
-    return await Builder(cache=cache_folder(), progress=Progress(sys.stderr), env=os.environ).tools(wanted)
+    return await Builder.here(Progress(sys.stderr)).tools(wanted)
 
 
 async def run(*command: str | Path, stdin: str = "") -> str:
