@@ -160,7 +160,7 @@ def test_what_a_node_publishes_never_becomes_a_document_of_its_own(end: str) -> 
 
 
 def test_the_list_of_json_is_what_kubectl_takes() -> None:
-    printed = json.loads(adopt.as_json(found(Fleet(1))))
+    printed = json.loads(adopt.FORMS["json"](found(Fleet(1))))
     assert (printed["apiVersion"], printed["kind"], len(printed["items"])) == ("v1", "List", 1)
 
 
@@ -180,7 +180,7 @@ def test_without_a_kubeconfig_nothing_can_be_adopted(tmp_path: Any, capsys: pyte
 def test_names_are_those_that_kubectl_takes() -> None:
     fleet = Fleet(1)
     fleet.objects[DRIVERS].clear()
-    documents = json.loads(adopt.as_json(found(fleet)))["items"]
-    told = adopt.as_names(found(fleet)).splitlines()
+    documents = json.loads(adopt.FORMS["json"](found(fleet)))["items"]
+    told = adopt.FORMS["name"](found(fleet)).splitlines()
     assert told == [f"{each['kind'].lower()}.gpupartition.dev/{each['metadata']['name']}" for each in documents]
     assert len(told) == 2

@@ -119,9 +119,9 @@ def test_a_prefix_need_not_be_given() -> None:
 
 async def test_what_is_printed_is_what_kubectl_applies() -> None:
     found = await printed(Fleet(1), policy())
-    assert list(yaml.safe_load_all(command.as_yaml(found))) == found
-    assert json.loads(command.as_json(found))["items"] == found
-    assert command.as_names(found).splitlines() == [
+    assert list(yaml.safe_load_all(command.FORMS["yaml"](found))) == found
+    assert json.loads(command.FORMS["json"](found))["items"] == found
+    assert command.FORMS["name"](found).splitlines() == [
         f"deviceclass.resource.k8s.io/{kind}.{DRIVER}" for kind in ("half", "whole")
     ]
 

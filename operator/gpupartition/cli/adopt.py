@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from gpupartition.cli.options import add_cluster, add_fail_on, add_output, describe
+from gpupartition.cli.forms import document, objects
+from gpupartition.cli.options import add_cluster, add_fail_on, add_output, add_selector, describe
 from gpupartition.cli.paint import on_one_line
-from gpupartition.names import API_VERSION, GROUP
+from gpupartition.names import API_VERSION
 
 if TYPE_CHECKING:
     from gpupartition.cli.cluster import Answer
@@ -56,7 +56,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         metavar="KEY",
         help="label by which policies are to select their nodes, before others that are known; several times, the best first",
     )
-    parser.add_argument("-l", "--selector", default="", help="label selector of the nodes to look at")
+    add_selector(parser, "the nodes to look at")
     add_output(parser, FORMS, default="yaml")
     add_cluster(parser)
     add_fail_on(parser, FINDINGS)
@@ -113,7 +113,7 @@ def told(found: Adoption) -> Iterator[str]:
 
 def as_yaml(found: Adoption) -> str:
     """Documents that kubectl applies, and what is not in them as comments."""
-    documents = [HEAD + "".join(f"# {line}\n" for line in told(found)), *map(_dump, found.drivers)]
+    documents = [HEAD + "".join(f"# {line}\n" for line in told(found)), *map(document, found.drivers)]
     return "---\n".join([*documents, *map(_policy, found.policies)]).rstrip("\n")
 
 
@@ -125,25 +125,11 @@ def _policy(policy: Adopting) -> str:
     instead = f"; {' or '.join(named)} would select them too" if named else ""
     observes = f"# {on_one_line(f'{OBSERVED}: {policy.touched}')}\n" if policy.touched else ""
     by = "name" if policy.label == HOSTNAME else policy.label
-    return f"# {count}, selected by {by}{instead}.\n{observes}{_dump(policy.body)}"
+    return f"# {count}, selected by {by}{instead}.\n{observes}{document(policy.body)}"
 
 
-def _dump(body: Mapping[str, Any]) -> str:
-    import yaml
-
-    return str(yaml.safe_dump(body, sort_keys=False, width=120))
+def _bodies(found: Adoption) -> list[Mapping[str, Any]]:
+    return [*found.drivers, *(policy.body for policy in found.policies)]
 
 
-def as_json(found: Adoption) -> str:
-    """The same documents as one List."""
-    items = [*found.drivers, *(policy.body for policy in found.policies)]
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=2)
-
-
-def as_names(found: Adoption) -> str:
-    """The drivers and policies, as kubectl takes them."""
-    bodies = [*found.drivers, *(policy.body for policy in found.policies)]
-    return "\n".join(f"{body['kind'].lower()}.{GROUP}/{body['metadata']['name']}" for body in bodies)
-
-
-FORMS: Final[Mapping[str, Callable[[Adoption], str]]] = {"json": as_json, "yaml": as_yaml, "name": as_names}
+FORMS: Final = objects(_bodies, text=as_yaml)

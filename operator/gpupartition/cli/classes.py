@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from gpupartition.cli.forms import objects
 from gpupartition.cli.options import Unusable, add_cluster, add_output, add_policies, describe
 
 if TYPE_CHECKING:
@@ -122,24 +122,8 @@ def _tell_apart(found: Mapping[str, Mapping[str, object]], prefix: str) -> None:
             seen[name] = driver
 
 
-# ------------------------------------------------------------------------------------------------------------------------ forms
+def _as_they_are(found: Sequence[Object]) -> Sequence[Object]:
+    return found
 
 
-def as_yaml(found: Sequence[Object]) -> str:
-    """Documents that kubectl applies."""
-    import yaml
-
-    return str(yaml.safe_dump_all(found, sort_keys=False, width=1_000_000)).rstrip("\n")
-
-
-def as_json(found: Sequence[Object]) -> str:
-    """The same as one List."""
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(found)}, indent=2)
-
-
-def as_names(found: Sequence[Object]) -> str:
-    """The classes, as kubectl takes them."""
-    return "\n".join(f"deviceclass.resource.k8s.io/{body['metadata']['name']}" for body in found)
-
-
-FORMS: Final[Mapping[str, Callable[[Sequence[Object]], str]]] = {"json": as_json, "yaml": as_yaml, "name": as_names}
+FORMS: Final = objects(_as_they_are)

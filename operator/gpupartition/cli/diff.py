@@ -1,4 +1,4 @@
-"""`gpupartition diff POLICY|-f FILE`: what a file says otherwise than the cluster, in devices too. Reads and writes nothing."""
+"""`gpupartition diff POLICY|-f FILE`: what a file says otherwise than the cluster, in devices too. Reads the cluster and writes nothing."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from gpupartition.cli.offline import KINDS, MOST, refused
+from gpupartition.cli.offline import KINDS, refused
 from gpupartition.cli.options import Unusable
 from gpupartition.cli.paint import on_one_line
 from gpupartition.domain.yaml_text import LONGEST, Illegible, documents, short
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpupartition.kube import Object
 
 STDIN: Final = "-"
+MOST: Final = 100  # mistakes of all files together, and kinds that are passed over: more nobody reads at once
 SUFFIXES: Final = frozenset({".json", ".yaml", ".yml"})
 
 

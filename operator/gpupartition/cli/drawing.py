@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd
 from typing import Final
 
@@ -120,3 +121,14 @@ def troubles(node: NodeMap) -> list[str]:
 
 def _joined(bars: Sequence[Line]) -> Line:
     return tuple(span for number, each in enumerate(bars) for span in ((Span(" "),) if number else ()) + each)
+
+
+@lru_cache
+def memory_slices(product: str) -> int:
+    """Into how many the memory of a product is cut, as the tables know it."""
+    from gpupartition.domain.gpumap import MEMORY_SLICES
+    from gpupartition.domain.mig import find
+    from gpupartition.tables import mig
+
+    model = find(product, mig.builtin())
+    return model.memory_slices if model is not None else MEMORY_SLICES

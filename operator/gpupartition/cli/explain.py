@@ -1,4 +1,4 @@
-"""`gpupartition explain NODE`: why a node is where it is, who is in the way since when, and what would free it. Reads and writes nothing."""
+"""`gpupartition explain NODE`: why a node is where it is, who is in the way, what would free it. Reads the cluster and writes nothing."""
 
 from __future__ import annotations
 

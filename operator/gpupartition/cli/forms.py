@@ -31,6 +31,29 @@ def forms(
     }
 
 
+def objects(
+    of: Callable[[T], Iterable[Mapping[str, Any]]], *, text: Callable[[T], str] | None = None
+) -> Mapping[str, Callable[[T], str]]:
+    """The forms of objects that kubectl applies: documents (`text`: with more to say in them), one List, or names."""
+    return {
+        "json": lambda found: json.dumps({"apiVersion": "v1", "kind": "List", "items": list(of(found))}, indent=2),
+        "yaml": text or (lambda found: document(*of(found)).rstrip("\n")),
+        "name": lambda found: "\n".join(map(_name, of(found))),
+    }
+
+
+def document(*bodies: Mapping[str, Any]) -> str:
+    """Objects as YAML, in the order in which they are given; what is long is not folded, so that an expression stays in one line."""
+    import yaml
+
+    return str(yaml.safe_dump_all(bodies, sort_keys=False, width=1_000_000))
+
+
+def _name(body: Mapping[str, Any]) -> str:
+    group = body["apiVersion"].rpartition("/")[0]
+    return f"{body['kind'].lower()}{group and '.'}{group}/{body['metadata']['name']}"
+
+
 def painted(lines: Iterable[Line]) -> str:
     """As stdout can show it."""
     return rendered(lines, colour=colourful(sys.stdout, os.environ))

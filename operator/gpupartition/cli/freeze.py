@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from gpupartition import names
+from gpupartition.cli.brake import NAME, add_namespace, read, where
 from gpupartition.cli.options import Unusable, describe
 from gpupartition.cli.orders import (
     CLIENT,
@@ -49,15 +50,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     add_common(parser)
 
 
-def add_namespace(parser: argparse.ArgumentParser) -> None:
-    """Add the operator's namespace."""
-    parser.add_argument(
-        "-n",
-        "--namespace",
-        help=f"namespace of the operator (default: $GPUPARTITION_NAMESPACE, else {names.OPERATOR_NAMESPACE})",
-    )
-
-
 async def run(options: argparse.Namespace, settings: Settings) -> int:
     """Freeze, print, and return the exit code."""
     namespace = options.namespace or settings.namespace
@@ -66,15 +58,10 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
         wrote = await _write(client, namespace, options, await whoami(client))
         state = "everything is frozen" if wrote is not None else "everything is frozen already"
         says = f"{state}: nothing is begun and nobody is evicted"
-        done = Done(about=namespace, name=name_of(), says=says, wrote=wrote or {})
+        done = Done(about=namespace, name=NAME, says=says, wrote=wrote or {})
         return [(await in_flight(client)).added_to(done)]
 
     return await carry(options, act)
-
-
-def name_of() -> str:
-    """The ConfigMap, as kubectl takes it."""
-    return f"configmap/{names.FREEZE_CONFIG_MAP}"
 
 
 async def _write(client: Client, namespace: str, options: argparse.Namespace, me: str) -> dict[str, str | None] | None:
@@ -107,15 +94,3 @@ async def _write(client: Client, namespace: str, options: argparse.Namespace, me
         return dict(data)
 
     return await undisturbed(where(namespace), write)
-
-
-def where(namespace: str) -> str:
-    """The ConfigMap, for people."""
-    return f"ConfigMap {namespace}/{names.FREEZE_CONFIG_MAP}"
-
-
-async def read(client: Client, namespace: str) -> Object | None:
-    """The ConfigMap, or None. Raises ApiError."""
-    from gpupartition.kube import CONFIG_MAPS
-
-    return await client.find(CONFIG_MAPS, names.FREEZE_CONFIG_MAP, namespace=namespace)

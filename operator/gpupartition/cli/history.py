@@ -1,4 +1,4 @@
-"""`gpupartition history POLICY|NODE`: what happened, as far as anybody remembers. Reads and writes nothing."""
+"""`gpupartition history POLICY|NODE`: what happened, as far as anybody remembers. Reads the cluster and writes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gpupartition map [NODE]`: how GPUs are cut and used, drawn to scale, from what is published and allocated. Reads and writes nothing."""
+"""`gpupartition map [NODE]`: how GPUs are cut and used, drawn to scale. Reads the cluster and writes nothing."""
 
 from __future__ import annotations
 
@@ -9,12 +9,20 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from gpupartition.cli.forms import NAMES, forms
-from gpupartition.cli.options import STDOUT, Unusable, add_cluster, add_output, add_picture, describe, save
+from gpupartition.cli.options import (
+    STDOUT,
+    Unusable,
+    add_cluster,
+    add_output,
+    add_picture,
+    add_selector,
+    describe,
+    save,
+)
 from gpupartition.cli.paint import Line, Span, grid, line
 from gpupartition.cli.targets import no_node
 
@@ -46,7 +54,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     """Give the command its options."""
     describe(parser, ABOUT, EXAMPLES)
     parser.add_argument("node", nargs="?", default="", metavar="NODE", help="a node, in full (default: all, in short)")
-    parser.add_argument("-l", "--selector", default="", help="label selector of nodes")
+    add_selector(parser, "nodes")
     add_picture(parser, "svg")
     add_output(parser, NAMES)
     add_cluster(parser)
@@ -74,6 +82,7 @@ async def look(client: Client, node: str = "", selector: str = "") -> list[NodeM
     """Every pool of GPUs, by driver and node, or those of one node. Raises Unusable where there is no such node, and ApiError."""
     from gpupartition.backends.recognised import publishes_gpus
     from gpupartition.cli.cluster import published_on, taint_rules
+    from gpupartition.cli.drawing import memory_slices
     from gpupartition.domain.gpumap import read
     from gpupartition.kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 
@@ -131,17 +140,6 @@ async def _cordoned(client: Client, only: Object | None) -> list[Object]:
     if only is not None:
         return [only] if only.get("spec", {}).get("unschedulable") else []
     return (await client.list(NODES, field_selector="spec.unschedulable=true")).items
-
-
-@lru_cache
-def memory_slices(product: str) -> int:
-    """Into how many the memory of a product is cut, as the tables know it."""
-    from gpupartition.domain.gpumap import MEMORY_SLICES
-    from gpupartition.domain.mig import find
-    from gpupartition.tables import mig
-
-    model = find(product, mig.builtin())
-    return model.memory_slices if model is not None else MEMORY_SLICES
 
 
 # ------------------------------------------------------------------------------------------------------------------------ forms

@@ -53,6 +53,11 @@ def add_files(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_selector(parser: argparse.ArgumentParser, of: str = "policies") -> None:
+    """Add -l, which chooses by labels."""
+    parser.add_argument("-l", "--selector", default="", help=f"label selector of {of}")
+
+
 def add_output(parser: argparse.ArgumentParser, forms: Collection[str], default: str = "table") -> None:
     """Add -o with these forms."""
     parser.add_argument(

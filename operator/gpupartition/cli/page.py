@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Final
 
 from gpupartition.cli import prospects
+from gpupartition.cli.drawing import memory_slices
 from gpupartition.cli.forms import moment
-from gpupartition.cli.map import memory_slices
 from gpupartition.cli.paint import Line
 from gpupartition.cli.show import Shown
 from gpupartition.cli.svg import COLOURS, HIGH, LINE, PARTS, Paint, bars, chart, key, lines, safe, within

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from gpupartition import names
-from gpupartition.cli.options import Unusable, describe
+from gpupartition.cli.options import Unusable, add_selector, describe
 from gpupartition.cli.orders import (
     Done,
     add_common,
@@ -46,7 +46,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     """Give the command its options."""
     describe(parser, ABOUT, EXAMPLES)
     parser.add_argument("name", nargs="*", metavar="POLICY", help="a policy")
-    parser.add_argument("-l", "--selector", default="", help="label selector of policies")
+    add_selector(parser)
     add_why(parser)
     add_common(parser)
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from gpupartition import names
-from gpupartition.cli.options import Unusable, describe
+from gpupartition.cli.options import Unusable, add_selector, describe
 from gpupartition.cli.orders import Done, add_common, annotate, carry, chosen, one_by_one
 from gpupartition.cli.targets import POLICY
 
@@ -35,7 +35,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     """Give the command its options."""
     describe(parser, ABOUT, EXAMPLES)
     parser.add_argument("name", nargs="*", metavar="POLICY", help="a policy")
-    parser.add_argument("-l", "--selector", default="", help="label selector of policies")
+    add_selector(parser)
     add_common(parser)
 
 

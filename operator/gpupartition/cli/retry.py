@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from gpupartition import names
-from gpupartition.cli.options import Unusable, describe
+from gpupartition.cli.options import Unusable, add_selector, describe
 from gpupartition.cli.orders import Done, add_common, annotate, carry, chosen, one_by_one, whoami
 from gpupartition.cli.targets import NODE, POLICY, target
 from gpupartition.domain.wording import few
@@ -38,7 +38,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     """Give the command its options."""
     describe(parser, ABOUT, EXAMPLES)
     parser.add_argument("name", nargs="*", metavar="POLICY|NODE", help="a policy or a node")
-    parser.add_argument("-l", "--selector", default="", help="label selector of policies")
+    add_selector(parser)
     parser.add_argument("--reason", default="", help="what was mended, for whoever reads the annotation")
     add_common(parser)
 

@@ -45,14 +45,10 @@ after the policy, if there is one) or unknown (nobody can say, or the time was u
 def add_to(parser: argparse.ArgumentParser) -> None:
     """Give the command its options."""
     describe(parser, ABOUT, EXAMPLES)
-    for option, what in (
-        ("--filename", "YAML with claims, templates, pods or workloads; - is stdin"),
-        ("--policy", "YAML with policies and drivers, which may be among the others too"),
-    ):
-        short = ["-f"] if option == "--filename" else []
-        parser.add_argument(
-            *short, option, action="append", default=[], metavar="FILE", help=what, required=option == "--filename"
-        )
+    what = "YAML with claims, templates, pods or workloads; - is stdin"
+    parser.add_argument("-f", "--filename", action="append", required=True, metavar="FILE", help=what)
+    what = "YAML with policies and drivers, which may be among the others too"
+    parser.add_argument("--policy", action="append", default=[], metavar="FILE", help=what)
     parser.add_argument("-n", "--namespace", default="default", help="of objects that say none (default: %(default)s)")
     parser.add_argument(
         "--patience", type=float, default=10.0, metavar="SECONDS", help="how long to look (default: %(default)g)"

@@ -1,4 +1,4 @@
-"""`gpupartition status`: how policies stand, which nodes are on their way, who is in the way, what failed. Reads and writes nothing."""
+"""`gpupartition status`: how policies and their nodes stand, who is in the way, what failed. Reads the cluster and writes nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from gpupartition.cli.forms import NAMES, forms, moment, painted
-from gpupartition.cli.options import USAGE, add_cluster, add_output, complain, describe
+from gpupartition.cli.options import USAGE, add_cluster, add_output, add_selector, complain, describe
 from gpupartition.cli.paint import Line, Span, age, grid, line, rendered
 from gpupartition.cli.targets import POLICY, must_be_there
 from gpupartition.domain.wording import few
@@ -50,7 +50,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     """Give the command its options."""
     describe(parser, ABOUT, EXAMPLES)
     parser.add_argument("name", nargs="*", metavar="POLICY", help="a policy (default: all)")
-    parser.add_argument("-l", "--selector", default="", help="label selector of policies")
+    add_selector(parser)
     parser.add_argument("-w", "--watch", action="store_true", help="go on telling what changes, until interrupted")
     add_output(parser, NAMES)
     add_cluster(parser)
@@ -155,15 +155,14 @@ def as_data(found: Sequence[PolicyReport]) -> dict[str, Any]:
                 "message": each.message,
                 "suspended": dict(each.suspended),
                 "counts": dict(each.counts),
-                "nodes": [node_data(node) for node in each.nodes],
+                "nodes": [_node_data(node) for node in each.nodes],
             }
             for each in found
         ]
     }
 
 
-def node_data(node: NodeReport) -> dict[str, Any]:
-    """One node, with every blocker."""
+def _node_data(node: NodeReport) -> dict[str, Any]:
     body = asdict(node)
     del body["policy"], body["driver"]
     body["hasGrant"] = body.pop("has_grant")

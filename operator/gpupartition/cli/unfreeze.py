@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Final
 
-from gpupartition.cli.freeze import add_namespace, name_of, read, where
+from gpupartition.cli.brake import NAME, add_namespace, read, where
 from gpupartition.cli.options import describe
 from gpupartition.cli.orders import CLIENT, SERVER, Disturbed, Done, add_common, carry, undisturbed
 
@@ -40,7 +40,7 @@ async def run(options: argparse.Namespace, settings: Settings) -> int:
 
     async def act(client: Client) -> list[Done]:
         says, wrote = await _take_away(client, namespace, options.dry_run)
-        return [Done(about=namespace, name=name_of(), says=says, wrote=wrote)]
+        return [Done(about=namespace, name=NAME, says=says, wrote=wrote)]
 
     return await carry(options, act)
 
