@@ -167,19 +167,22 @@ async def _blockers(client: Client, report: NodeReport | None, row: NodePlan | N
     )
     if report is None or (row is not None and row.fate is not Fate.UNDER_WAY):
         return now
-    still = [each for each in report.blockers if await _holds(client, each)]
+    held = await _held(client) if report.blockers else frozenset()
+    still = [each for each in report.blockers if (each.claim, each.device) in held]
     known = {(each.claim, each.device) for each in still}
     return (*still, *(each for each in now if (each.claim, each.device) not in known))
 
 
-async def _holds(client: Client, blocking: Blocking) -> bool:
-    """Whether the claim still has the device."""
+async def _held(client: Client) -> frozenset[tuple[str, str]]:
+    """Which claim has which device. All are read: names in a record are not put into an address before they are known to be some."""
     from gpupartition.kube import RESOURCE_CLAIMS
+    from gpupartition.kube.reflector import key_of
 
-    namespace, _, name = blocking.claim.rpartition("/")
-    claim = await client.find(RESOURCE_CLAIMS, name, namespace=namespace)
-    allocated = (claim or {}).get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
-    return any(result["device"] == blocking.device for result in allocated)
+    return frozenset(
+        (key_of(claim), result["device"])
+        for claim in (await client.list(RESOURCE_CLAIMS)).items
+        for result in claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
+    )
 
 
 def _group(seen: Planned, node: str) -> Grouped | None:
