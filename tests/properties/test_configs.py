@@ -154,7 +154,11 @@ def last_used(config: dict[str, Any] | None) -> datetime | None:
 
 def collect(server: Any) -> Coroutine[Any, Any, None]:
     """The real collector, whose caches know of no use."""
-    caches: Any = SimpleNamespace(records={}, nodes={})
+
+    async def records_now() -> list[Record]:
+        return [Record.read(body) for body in (await server.list(NODE_STATES)).items]
+
+    caches: Any = SimpleNamespace(records={}, nodes={}, records_now=records_now)
     backend = SimpleNamespace(label=names.LAYOUT, documents=lambda _: ())
     owner: Any = SimpleNamespace(
         name="d", spec=driver(), backend=backend, cluster=SimpleNamespace(daemon_sets=[CONFIG])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Annotated, Final, Literal
 
@@ -62,8 +63,18 @@ ProfileName = Annotated[str, Field(min_length=1, max_length=40)]
 Product = Annotated[str, Field(min_length=1, max_length=63)]
 CounterName = Annotated[str, Field(min_length=1, max_length=63)]
 CapacityName = Annotated[str, Field(min_length=1, max_length=96)]
-NodeCount = Annotated[int | str, Field(json_schema_extra=checks(rules.NODE_COUNT))]  # 3, or "10%" of the matching nodes
-FailureCount = Annotated[int | str, Field(json_schema_extra=checks(rules.FAILURE_COUNT))]  # 0, 3, or "10%" of them
+
+
+def _counted(count: int | str) -> int | str:
+    """Refuse a text that is no percentage, as the rules below do: another CRD may have let it in, and it is computed with."""
+    if isinstance(count, str) and not re.fullmatch(r"([1-9][0-9]?|100)%", count):
+        raise ValueError('write a number of nodes, or a percentage from "1%" to "100%"')
+    return count
+
+
+_Count = Annotated[int | str, AfterValidator(_counted)]
+NodeCount = Annotated[_Count, Field(json_schema_extra=checks(rules.NODE_COUNT))]  # 3, or "10%" of the matching nodes
+FailureCount = Annotated[_Count, Field(json_schema_extra=checks(rules.FAILURE_COUNT))]  # 0, 3, or "10%" of them
 
 # What the operator writes: bounded like everything else, never refused for its form.
 NodeName = Annotated[str, Field(max_length=253)]
