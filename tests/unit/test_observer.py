@@ -20,6 +20,7 @@ from gpupartition.controller.records import DRIVERS, POLICIES
 from gpupartition.controller.scope import Absence, Scope, Standings, read_scope
 from gpupartition.controller.stopwatch import Stopwatch
 from gpupartition.controller.world import Reader
+from gpupartition.domain.plan_summary import sentence
 from gpupartition.settings import Settings
 
 if TYPE_CHECKING:
@@ -64,6 +65,16 @@ async def fleet() -> Observed:
     observed = Observed()
     await observed.caches.read()
     return observed
+
+
+async def test_a_policy_that_observes_is_planned_as_if_it_did_not(fleet: Observed) -> None:
+    fleet.apply(policy(mode="Observe", rollout={"limit": 1}))
+    await fleet.caches.read()
+    plan, _ = await fleet.plan()
+    assert sentence(plan) == (
+        "4 of 4 nodes would change (4 Repartition), in 1 wave; 3 are left waiting: "
+        "spec.rollout.limit is reached; 3 nodes wait for it to be raised"
+    )
 
 
 async def test_a_plan_stands_as_long_as_nothing_changes(fleet: Observed) -> None:

@@ -82,6 +82,8 @@ class Planner:
 
     async def _candidate(self, scope: Scope, record: Record) -> Candidate:
         reading = await self._reader.look(record, scope.driver, scope.driver_body, scope.policy)
+        # Who may begin is for the rules to say: a policy that observes is planned as if it did not.
+        world = replace(reading.world, held_back=False)
         node = self._caches.nodes.get(record.name)
 
         def stand(state: State) -> Standing:
@@ -91,7 +93,7 @@ class Planner:
             name=record.name,
             uid=record.spec.node_uid,
             state=record.state,
-            world=await self._with_occupants(reading.world),
+            world=await self._with_occupants(world),
             stand=stand,
             problem=record.state.message
             if record.unreadable
