@@ -25,7 +25,7 @@ from tests.e2e import off_clock
 from tests.e2e.harness import DRIVERS, NODE_STATES, POLICIES, POLL_SECONDS, eventually
 from tests.e2e.history import Watcher
 from tests.e2e.invariants import Scene, Violation, judge, line
-from tests.e2e.outages import Outages
+from tests.e2e.outages import NEAR, OFF, Outages
 from tests.e2e.rollout import (
     annotate,
     apply,
@@ -156,6 +156,7 @@ class Round:
                 proxy=self.proxy,
                 folder=self.folder,
                 chance=self.chance,
+                off=OFF if self.operators == 1 else NEAR,
                 note=self.note,
             )
             history = self._history

@@ -11,7 +11,7 @@ from testbed.faultproxy import Injury, Rule, To
 from tests.e2e import off_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from random import Random
 
@@ -24,9 +24,10 @@ FORGOTTEN: Final = (
 )
 """Every list and every watch is of a moment that nobody remembers."""
 WATCHERS: Final = ("kube-scheduler", "kube-controller-manager", "kwok")
-FORWARDS: Final = (5, 60, 3600)
-OFF: Final = (0, *FORWARDS, *(-each for each in FORWARDS))
+OFF: Final = (0, 5, 60, 3600, -5, -60, -3600)
 """Seconds by which a clock is off: it starts so, and is set to another one again and again."""
+NEAR: Final = (0, 0.2, -0.2)
+"""The same where several operators work at once, without an election: what one has just begun must not be late for another one."""
 
 
 @dataclass(kw_only=True)
@@ -37,6 +38,7 @@ class Outages:
     proxy: FaultProxy
     folder: Path
     chance: Random
+    off: Sequence[float] = OFF
     note: Callable[[str], None]
 
     had: Counter[str] = field(default_factory=Counter)
@@ -110,7 +112,7 @@ class Outages:
             self._set(self.chance.choice(clocks))
 
     def _set(self, clock: Path) -> None:
-        off = self.chance.choice(OFF)
+        off = self.chance.choice(self.off)
         self.note(f"{clock.name} is {off} s off")
         new = clock.with_suffix(".new")
         new.write_text(str(off))

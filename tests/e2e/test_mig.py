@@ -131,8 +131,12 @@ async def test_an_installation_that_would_not_work_is_said_before_anything_is_wr
     where = await site(cluster, f"1x {H100}", env={"WITH_REBOOT": "true"})
     await where.wants(SEVENTHS)
     await said(cluster, POLICY, "Accepted", "False", "WouldReboot")
-    body = await cluster.client.get(DRIVERS, cluster.name)
-    assert [c["reason"] for c in body["status"]["conditions"]] == ["WouldReboot"]
+
+    async def driver_says_so() -> bool:
+        status = (await cluster.client.get(DRIVERS, cluster.name)).get("status", {})
+        return [c["reason"] for c in status.get("conditions", ())] == ["WouldReboot"]
+
+    await eventually(driver_says_so)
 
 
 async def test_a_file_that_somebody_deletes_is_made_anew(cluster: Cluster) -> None:
