@@ -54,13 +54,15 @@ def fixed(why: str) -> Rule:
     return Rule("self == oldSelf", f"cannot be changed: {why}")
 
 
+PERCENTAGE: Final = "^([1-9][0-9]?|100)%$"
+
 NODE_COUNT: Final = Rule(
-    "type(self) == int ? self >= 1 : self.matches('^([1-9][0-9]?|100)%$')",
+    f"type(self) == int ? self >= 1 : self.matches('{PERCENTAGE}')",
     'write a number of nodes, at least 1, or a percentage from "1%" to "100%"; to stop, use rollout.paused: true',
 )
 
 FAILURE_COUNT: Final = Rule(
-    "type(self) == int ? self >= 0 : self.matches('^([1-9][0-9]?|100)%$')",
+    f"type(self) == int ? self >= 0 : self.matches('{PERCENTAGE}')",
     'write a number of nodes, 0 or more, or a percentage from "1%" to "100%"; to halt at the first failure, write 0',
 )
 

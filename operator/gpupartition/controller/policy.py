@@ -83,13 +83,13 @@ class PolicyLoop:
             return await self._summary.refuse(body, policy, [_no_driver(policy.spec.driver)])
         except Refused as refused:
             again = await self._summary.refuse(body, policy, refused.problems)
-            return min(again or GRANTED, GRANTED)
+            return _until_granted(again)
         scope = await read_scope(
             body, policy, driver, driver_body, caches=self._caches, intents=self._intents, policies=self._policies
         )
         lacking = () if policy.deleting or policy.observes else await self._lacking(policy.spec)
         again = await self._turn(replace(scope, problems=(*scope.problems, *lacking)))
-        return min(again or GRANTED, GRANTED) if lacking or driver.problems or driver.cluster.dropped else again
+        return _until_granted(again) if lacking or driver.problems or driver.cluster.dropped else again
 
     async def _lacking(self, spec: PolicySpec) -> Sequence[Problem]:
         return await self._probe.evictions(spec.rollout.drain)
@@ -113,7 +113,7 @@ class PolicyLoop:
             await self._unpin(scope)
             await self._collector.collect(scope.driver)
         if admission.reason == "ConfigWaits":
-            again = min(again or GRANTED, GRANTED)  # it may be a right that is missing
+            again = _until_granted(again)  # it may be a right that is missing
         return sooner(again, admission.until)
 
     async def _take_on(self, scope: Scope) -> None:
@@ -169,6 +169,11 @@ class PolicyLoop:
             await self._client.delete(NODE_STATES, record.name, uid=record.uid)
         await let_go(self._client, POLICIES, body)
         return True
+
+
+def _until_granted(again: timedelta | None) -> timedelta:
+    """When to look again, at the latest, where something may be granted meanwhile: no event tells."""
+    return min(again or GRANTED, GRANTED)
 
 
 def _behind(scope: Scope, record: Record, lacks: Callable[[Config], bool]) -> bool:

@@ -38,14 +38,8 @@ log = logging.getLogger(__name__)
 
 SOON = timedelta(seconds=0.2)
 WATCHED = timedelta(seconds=1)  # slices that come back are no event for a policy
-OF_NODES = (
-    "progress",
-    "nodes",
-    "capacity",
-    "blocked_by",
-    "failed_nodes",
-    "drift",
-)  # the fields of a status that tell of them
+OF_NODES = ("progress", "nodes", "capacity", "blocked_by", "failed_nodes", "drift")
+"""The fields of a status that tell of nodes."""
 A_MOMENT = timedelta(seconds=0.05)  # added to a wait for the clock: better a moment late than a moment too early
 
 

@@ -56,8 +56,8 @@ def verdict(rollout: Rollout) -> Verdict:
     if rollout.astray:
         message = f"verified, and publishing something else at the moment: {few(rollout.astray, SEVERAL)}"
         return Verdict(ready=False, reason="RollingOut", message=message, reconciling=True)
-    counts, admission = count(rollout), rollout.admission
-    at_rest = not _busy(rollout)
+    counts, admission, busy = count(rollout), rollout.admission, _busy(rollout)
+    at_rest = not busy
     complete = counts.up_to_date == counts.matched and at_rest
     if complete:
         all_ = "the one node is" if counts.matched == 1 else f"all {counts.matched} nodes are"
@@ -87,17 +87,14 @@ def verdict(rollout: Rollout) -> Verdict:
     if refused is not None:
         waiting = refused.reason
     said = f"node {refused.node} waits for {in_words(refused)}" if refused else admission.message
-    message = "; ".join(filter(None, (said or _moving(counts), *_besides(rollout, counts))))
+    said = said or f"{counts.up_to_date} of {counts.matched} nodes are verified, {counts.in_progress} in progress"
+    message = "; ".join(filter(None, (said, *_besides(rollout, counts, busy))))
     return Verdict(ready=False, reason=waiting or "RollingOut", message=message, reconciling=True)
 
 
-def _moving(counts: NodeCounts) -> str:
-    return f"{counts.up_to_date} of {counts.matched} nodes are verified, {counts.in_progress} in progress"
-
-
-def _besides(rollout: Rollout, counts: NodeCounts) -> Iterator[str]:
+def _besides(rollout: Rollout, counts: NodeCounts, busy: Iterable[str]) -> Iterator[str]:
     """What is said of the others, while some move or wait."""
-    leaving = sorted(set(_busy(rollout)) - {n.node for n in rollout.nodes})
+    leaving = sorted(set(busy) - {n.node for n in rollout.nodes})
     if leaving:
         yield f"no longer wanted, and brought to rest first: {few(leaving)}"
     if counts.failed:
@@ -147,7 +144,6 @@ def _busy(rollout: Rollout) -> list[str]:
 
 
 def _special(rollout: Rollout) -> Verdict | None:
-    busy = _busy(rollout)
     if rollout.deleting:
         return _terminating(rollout)
     if rollout.problems:
@@ -157,20 +153,17 @@ def _special(rollout: Rollout) -> Verdict | None:
         return Verdict(
             ready=False, reason=reason, message=message, reconciling=awaited, stalled=not awaited, accepted=False
         )
-    if rollout.spec is not None and rollout.spec.mode == "Observe" and not failures(rollout):
-        would = rollout.planned or f"{rollout.would_change} of {len(rollout.nodes)} nodes would change"
-        if busy:
-            message = f"only observes from now on; what was begun is brought to rest first: {few(busy)}"
-            return Verdict(ready=False, reason="RollingOut", message=message, reconciling=True)
-        message = f"{would}; nothing is touched"
-        return Verdict(ready=True, reason="Observing", message=message)
-    if not rollout.nodes and not rollout.conflicts:
-        message = "no node matches spec.nodeSelector"
-        if busy:
-            message = f"{message}; what was begun is brought to rest first: {few(busy)}"
-            return Verdict(ready=False, reason="RollingOut", message=message, reconciling=True)
-        return Verdict(ready=True, reason="NoMatchingNodes", message=message)
-    return None
+    observes = rollout.spec is not None and rollout.spec.mode == "Observe" and not failures(rollout)
+    if not observes and (rollout.nodes or rollout.conflicts):
+        return None
+    why = "only observes from now on" if observes else "no node matches spec.nodeSelector"
+    if busy := _busy(rollout):
+        message = f"{why}; what was begun is brought to rest first: {few(busy)}"
+        return Verdict(ready=False, reason="RollingOut", message=message, reconciling=True)
+    if not observes:
+        return Verdict(ready=True, reason="NoMatchingNodes", message=why)
+    would = rollout.planned or f"{rollout.would_change} of {len(rollout.nodes)} nodes would change"
+    return Verdict(ready=True, reason="Observing", message=f"{would}; nothing is touched")
 
 
 def _terminating(rollout: Rollout) -> Verdict:

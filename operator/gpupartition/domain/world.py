@@ -125,7 +125,7 @@ class World:
     at_work: str = ""  # what others are doing to the node
     not_ours: str = ""  # what of somebody else is where only this node's own may be, in words
     skip: bool = False  # somebody asked to leave the node alone
-    held_back: bool = False  # the policy is paused, or everything is frozen
+    held_back: bool = False  # the policy is paused or only observes by now, or everything is frozen
     left_out: Problem | None = None  # why nothing is done to this node, while others of the policy go on
     abandoned: bool = False  # somebody asked to let go of what cannot be brought back
     config_written: datetime | None = None  # when the youngest entry of shared config was; None: nobody sees it late

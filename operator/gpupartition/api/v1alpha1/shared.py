@@ -67,7 +67,7 @@ CapacityName = Annotated[str, Field(min_length=1, max_length=96)]
 
 def _counted(count: int | str) -> int | str:
     """Refuse a text that is no percentage, as the rules below do: another CRD may have let it in, and it is computed with."""
-    if isinstance(count, str) and not re.fullmatch(r"([1-9][0-9]?|100)%", count):
+    if isinstance(count, str) and not re.fullmatch(rules.PERCENTAGE, count):
         raise ValueError('write a number of nodes, or a percentage from "1%" to "100%"')
     return count
 
