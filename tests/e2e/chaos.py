@@ -380,9 +380,7 @@ class Round:
             await self._bring(node)
             await fault(self.cluster, node, None)
         for kind in (PODS, RESOURCE_CLAIM_TEMPLATES):
-            for each in (await self.cluster.client.list(kind, namespace=self.site.user)).items:
-                with contextlib.suppress(NotFound):
-                    await self.cluster.client.delete(kind, each["metadata"]["name"], namespace=self.site.user)
+            await self.cluster.client.delete_all(kind, namespace=self.site.user)
         for program in self._living():
             send(program, signal.SIGCONT)
         await self._start_missing()

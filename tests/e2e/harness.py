@@ -22,6 +22,7 @@ from testbed.admin import Admin
 from testbed.controlplane import ControlPlane, python_env
 from testbed.programs import Program
 
+from gpupartition import kinds
 from gpupartition.kube import (
     CONFIG_MAPS,
     DAEMON_SETS,
@@ -41,7 +42,7 @@ from gpupartition.kube import (
     NotServed,
     Object,
 )
-from gpupartition.names import API_VERSION, FREEZE_CONFIG_MAP, GROUP, OPERATOR_NAMESPACE
+from gpupartition.names import FREEZE_CONFIG_MAP, GROUP, OPERATOR_NAMESPACE
 
 T = TypeVar("T")
 
@@ -49,9 +50,7 @@ TEST_LABEL: Final = "testbed.gpupartition.dev/test"
 POLL_SECONDS: Final = 0.05
 TURNED_AWAY: Final = {0, 429}  # no answer, and "ask later"
 
-DRIVERS: Final = Kind(API_VERSION, "gpupartitiondrivers", namespaced=False)
-POLICIES: Final = Kind(API_VERSION, "gpupartitionpolicies", namespaced=False)
-NODE_STATES: Final = Kind(API_VERSION, "gpupartitionnodestates", namespaced=False)
+DRIVERS, NODE_STATES, POLICIES = kinds.DRIVERS, kinds.NODE_STATES, kinds.POLICIES
 
 
 async def taint_rules(client: Client) -> list[Object]:

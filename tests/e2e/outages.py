@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from testbed.faultproxy import Injury, Rule, To
 from tests.e2e import off_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
     from random import Random
 
@@ -40,14 +41,13 @@ class Outages:
     chance: Random
     off: Sequence[float] = OFF
     note: Callable[[str], None]
-
     had: Counter[str] = field(default_factory=Counter)
 
     async def one(self) -> None:
         """Have one of them, and see it through."""
-        kinds = {
-            "etcd": self._etcd,
-            "server": self._server,
+        kinds: dict[str, Callable[[], Awaitable[None]]] = {
+            "etcd": partial(self._crash, "etcd"),
+            "server": partial(self._crash, "kube-apiserver"),
             "space": self._space,
             "partition": self._partition,
             "storm": self._storm,
@@ -69,17 +69,11 @@ class Outages:
         self._set(file)
         return {off_clock.FILE: str(file)}
 
-    async def _etcd(self) -> None:
-        await self._crash("etcd", 3)
-
-    async def _server(self) -> None:
-        await self._crash("kube-apiserver", 3)
-
-    async def _crash(self, program: str, longest: float) -> None:
+    async def _crash(self, program: str) -> None:
         self.note(f"{program} crashes")
         await self.controlplane.programs[program].kill()
         try:
-            await asyncio.sleep(self.chance.uniform(0, longest))
+            await asyncio.sleep(self.chance.uniform(0, 3))
         finally:
             await self.controlplane.start_again(program)
             self.note(f"{program} is back")
